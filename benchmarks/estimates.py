@@ -28,10 +28,11 @@ from bitwright.build.target import list_targets
 from bitwright.build.yosys import synthesise
 from bitwright.formats import MinifloatFormat, parse_format
 from bitwright.hw.blocks import block_of
+from bitwright.hw.blocks.products import ProductUnit
 from bitwright.hw.cost import block_terms
 from bitwright.hw.dialect import HARDWARE
 from bitwright.hw.memory import FAMILIES
-from bitwright.ir import Graph, GraphBuilder, TensorType
+from bitwright.ir import Graph, GraphBuilder, TensorType, rebuild
 from bitwright.ir.op_activations import float_rule
 from bitwright.rtl.emit import emit
 
@@ -79,8 +80,9 @@ def matvec(
     res: str = "lut",
     bias: bool = False,
     groups: int = 1,
+    **more: int,
 ) -> Sample:
-    """`size` is (MW, MH), `fold` (SIMD, PE), `formats` (activation, weight)."""
+    """`size` is (MW, MH), `fold` (SIMD, PE), `formats` (activation, weight); `more` attributes."""
 
     def params(rng: np.random.Generator) -> dict[str, Any]:
         rows = groups * size[1]
@@ -88,7 +90,7 @@ def matvec(
         return {"weight": weight, **({"bias": rng.integers(-99, 99, rows)} if bias else {})}
 
     attrs = {"simd": fold[0], "pe": fold[1], "ram_style": style, "res_type": res}
-    attrs |= {"weight_format": formats[1], "groups": groups}
+    attrs |= {"weight_format": formats[1], "groups": groups, **more}
     return block(levels((groups * size[0],), formats[0]), "matvec", attrs, params)
 
 
@@ -212,8 +214,6 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec((32, 16), (2, 4), ("int4", "int4"), "block", "dsp"),
         matvec((64, 16), (8, 4), ("uint2", "int2n")),
         matvec((64, 32), (16, 2), ("uint2", "int2n"), "block"),
-        matvec((64, 16), (16, 2), ("bipolar", "bipolar")),
-        matvec((128, 16), (32, 4), ("bipolar", "bipolar"), "block"),
         matvec((64, 16), (8, 4), ("uint8", "bipolar")),
         matvec((48, 12), (6, 3), ("int4", "ternary")),
         matvec((36, 8), (36, 1), ("uint4", "int4n")),
@@ -227,6 +227,24 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec((72, 32), (12, 4), ("uint4", "int4n"), "block"),
         matvec((128, 32), (32, 2), ("uint2", "int2n"), "block"),
         matvec((96, 24), (32, 2), ("uint4", "int4n")),
+        matvec((72, 16), (8, 4), ("uint4", "int4"), "block", "dsp"),
+        matvec((72, 16), (9, 2), ("uint4", "int4n"), "block", "dsp", bias=True),
+        matvec((64, 16), (8, 4), ("uint4", "int4"), "block", "dsp", dsp_pe=2),
+        matvec((72, 32), (4, 8), ("uint4", "int4n"), "block", "dsp", dsp_pe=2),
+        matvec((32, 16), (4, 4), ("uint8", "int8"), "block", "dsp"),
+        matvec((64, 16), (8, 2), ("uint2", "int2n"), "block", "dsp"),
+        matvec((72, 16), (8, 4), ("uint4", "int4n"), "block", adders=2),
+        matvec((32, 16), (4, 4), ("uint8", "int8"), "block", adders=3),
+    ),
+    "matvec_xnor": tuple(
+        matvec(size, fold, ("bipolar", "bipolar"), style)
+        for size, fold, style in (
+            ((64, 16), (16, 2), "distributed"), ((128, 16), (32, 4), "block"),
+            ((64, 64), (64, 8), "distributed"), ((64, 64), (64, 16), "distributed"),
+            ((64, 64), (32, 32), "block"), ((128, 32), (128, 4), "distributed"),
+            ((784, 64), (16, 16), "block"), ((784, 64), (49, 8), "block"),
+            ((36, 16), (9, 8), "distributed"), ((64, 10), (64, 10), "distributed"),
+        )
     ),
     "matvec_codes": (
         matvec((9, 8), (3, 2), ("uint4", "po2_4")),
@@ -374,8 +392,7 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         fifo(16, 1024, "block"), fifo(36, 512, "block"),
     ),
     "fork": tuple(
-        block(wide((8,), bits), "fork", {"lanes": lanes}) for bits, lanes in ((13, 1), (10, 4),
-        (16, 8))
+        block(wide((8,), b), "fork", {"lanes": n}) for b, n in ((13, 1), (10, 4), (16, 8))
     ),
 }  # fmt: skip
 
@@ -392,12 +409,24 @@ def samples(groups: list[str]) -> Graph:
     return builder.finish(*outputs)
 
 
+def resolved(graph: Graph, family: str) -> Graph:
+    """With what a multiplication of the family's DSP blocks does."""
+    blocks = (block_of(graph, node) for node in graph)
+    return rebuild(
+        graph,
+        tuple(
+            unit.resolve_multipliers(family) if isinstance(unit, ProductUnit) else unit.node
+            for unit in blocks
+        ),
+    )
+
+
 def measure(family: str, groups: list[str]) -> None:
     """Synthesise the samples for a family and keep what each instance takes."""
     target = next(t for t in list_targets() if t.family == family)
     table: dict[str, Any] = json.loads(MEASURED.read_text()) if MEASURED.is_file() else {}
     for group in groups:
-        graph = samples([group])
+        graph = resolved(samples([group]), family)
         with tempfile.TemporaryDirectory() as folder:
             emit(graph, Path(folder, "rtl"))
             out = Path(folder, "out")

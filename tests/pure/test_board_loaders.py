@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
-from bitwright.base.errors import ToolError
+from bitwright.base.errors import TargetError, ToolError
 from bitwright.build.loaders import load_bitstream
 from bitwright.build.target import list_boards, load_board
 
@@ -66,3 +67,33 @@ def test_every_loader_of_a_board_is_one_that_doctor_knows() -> None:
     for board in list_boards():
         for name in board.loaders:
             locate(name)  # raises for a name that it does not know
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        'cc = ["-x", "c", "-E", "-o", "HARMED"]',
+        'yosys = ["-p", "exec -- touch HARMED"]',
+        'git = ["-c", "alias.x=!touch HARMED", "x"]',
+        'openFPGALoader = ["--dump-flash", "--file-size=9"]',
+        'openFPGALoader = ["-f"]',
+        'openFPGALoader = ["--board=ulx3s --write-flash"]',
+        'openFPGALoader = ["--cable=../../x"]',
+        'fujprog = ["-j", "flash"]',
+    ],
+)
+def test_a_board_of_a_stranger_runs_no_other_program(tmp_path: Path, table: str) -> None:
+    text = resources.files("bitwright.build").joinpath("boards/ulx3s.toml").read_text()
+    before, _, rest = text.partition("[loaders]")
+    file = tmp_path / "board.toml"
+    file.write_text(f"{before}[loaders]\n{table}\n\n[pins]{rest.partition('[pins]')[2]}")
+    with pytest.raises(TargetError, match="loaders"):
+        load_board(file)
+
+
+def test_options_that_say_which_board_it_is_are_allowed(tmp_path: Path) -> None:
+    text = resources.files("bitwright.build").joinpath("boards/ulx3s.toml").read_text()
+    file = tmp_path / "board.toml"
+    options = '["--cable=ft232", "--vid=0x0403", "--freq=15M", "--fpga-part=LFE5U-85F"]'
+    file.write_text(text.replace('["--board=ulx3s"]', options))
+    assert len(load_board(file).loaders["openFPGALoader"]) == 4

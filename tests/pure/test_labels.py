@@ -209,7 +209,7 @@ def test_values_of_a_csv_file(tmp_path: Path) -> None:
         (BoxLabels(), "other.csv", "", "has no annotation"),
         (MapLabels(), "other.csv", "", "has no mask"),
         (ValueLabels(), "other.csv", "", "no values.csv"),
-        (ValueLabels(), "values.csv", "file,a\nimages/0.png,1", "0 lines in values.csv"),
+        (ValueLabels(), "values.csv", "file,a\nimages/0.png,1", "no line in values.csv"),
         (ValueLabels(), "values.csv", "file,a\nimages/0.png,nan", "a is no number"),
         (ValueLabels(), "values.csv", "file,a\nimages/0.png,1,2", "has 3 cells"),
         (ValueLabels(), "values.csv", "file,a\n\xff", "no image|UTF-8|cells"),

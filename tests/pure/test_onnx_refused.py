@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from tests.onnx_models import File
 
-from bitwright.base.errors import ModelError
+from bitwright.base.errors import BitwrightError, ModelError
 from bitwright.interop.onnx.reader import Imported, load
 
 
@@ -129,3 +130,65 @@ def test_scales_of_a_sum_far_apart() -> None:
         (1, 1 << 14),
         (1 << 14, 1),
     )
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda net: net.op("Flatten", axis=0), "joins the 3 samples"),
+        (lambda net: net.op("Reshape", net.const((1, -1), np.int64)), "joins the 3 samples"),
+        (
+            lambda net: net.op("Gemm", net.const(np.eye(4)), net.const(np.ones((3, 1)))),
+            "others to each image of a batch",
+        ),
+    ],
+)
+def test_the_samples_of_a_batch_stay_apart(build: Callable[[File], None], message: str) -> None:
+    net = File(3, 4)
+    pair(net)
+    build(net)
+    pair(net)
+    with pytest.raises(ModelError, match=message):
+        load(net.model())
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (1, 4), (1, 1)])
+def test_a_gemm_adds_one_number_a_feature(shape: tuple[int, ...]) -> None:
+    net = File(3, 4)
+    pair(net)
+    added = np.arange(1.0, 1 + np.prod(shape)).reshape(shape)
+    net.op("Gemm", net.const(np.eye(4)), net.const(added))
+    images = np.array([[-1.0, -0.25, 0.5, 2.0]], np.float32)
+    assert np.array_equal(scores(load(net.model()), images), images + added.reshape(1, -1))
+
+
+def _conv_file() -> onnx.ModelProto:
+    net = File(1, 2, 4, 4)
+    pair(net)
+    net.op("Conv", net.const(np.ones((2, 2, 1, 1)), name="w"))
+    return onnx.load_from_string(net.model())
+
+
+def test_what_a_file_says_twice_is_refused() -> None:
+    """Readers differ in which of the two counts."""
+    load(_conv_file().SerializeToString())
+    conv = _conv_file()
+    strides = [helper.make_attribute("strides", [n, n]) for n in (1, 2)]
+    conv.graph.node[-1].attribute.extend(strides)
+    numbers = _conv_file()
+    weight = next(w for w in numbers.graph.initializer if w.name == "w")
+    weight.float_data.extend([-1.0] * 4)
+    operators = _conv_file()
+    operators.opset_import.append(helper.make_opsetid("", 6))
+    constant = _conv_file()
+    two = helper.make_node("Constant", [], ["k"], value_float=1.0, value_int=5)
+    constant.graph.node.insert(0, two)
+    last = constant.graph.node[-1].output[0]
+    constant.graph.node.append(helper.make_node("Mul", [last, "k"], ["end"]))
+    constant.graph.output[0].name = "end"
+    for model, message in (
+        (conv, "two attributes strides"), (numbers, "numbers twice"),
+        (operators, "versions of the standard"), (constant, "more than one value"),
+    ):  # fmt: skip
+        with pytest.raises(BitwrightError, match=message):
+            load(model.SerializeToString())

@@ -23,7 +23,7 @@ from bitwright.pipeline.recipe import recipe_from_dict
 from bitwright.pipeline.run_files import SCHEMA, recipe_folder
 from bitwright.quantize import Policy
 
-KINDS = ("metrics", "benchmarks", "models", "commands")
+KINDS = ("metrics", "benchmarks", "models", "commands", "presets")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -31,7 +31,10 @@ def test_every_name_of_a_built_in_plug_in_stands_for_something(kind: str) -> Non
     assert plugged(kind)  # type: ignore[arg-type]
     for name, place in plugged(kind).items():  # type: ignore[arg-type]
         found = load_attribute(place)
-        assert found.name == name if kind == "models" else callable(found)
+        if kind == "presets":
+            assert Policy.from_dict(found) == Policy.from_dict({"preset": name})
+        else:
+            assert found.name == name if kind == "models" else callable(found)
 
 
 def test_the_core_names_papers_in_one_place_only() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from bitwright.base.figures import Figure, Resources, Source, number, show
 from bitwright.base.records import BlockRow, EdgeRow, PathRow
+from bitwright.report.flow import lanes_of
 from bitwright.report.page import markdown_summary, render_page
-from bitwright.report.pipeline import _lanes
 from bitwright.report.record import Curve, MetricStage, Report, Sample, Stage, SummaryRow
 from bitwright.report.svg import heatmap, shorten, ticks
 
@@ -174,7 +174,7 @@ def test_the_diagram_has_every_block_and_a_rate_on_every_edge() -> None:
 
 def test_lanes_of_branches_never_share_a_line() -> None:
     spans = [(0, 5), (2, 9), (5, 8), (1, 3), (9, 12)]
-    lanes = _lanes([(a, b, "") for a, b in spans])
+    lanes = lanes_of([(a, b, "") for a, b in spans])
     for one in lanes:
         for two in lanes:
             if one is not two and one.lane == two.lane:

@@ -54,6 +54,7 @@ def test_the_promised_targets_are_there() -> None:
         "ice40-hx8k": Flow.PLACE_AND_ROUTE,
         "xc7z020": Flow.SYNTHESIS_ONLY,
         "xczu9eg": Flow.SYNTHESIS_ONLY,
+        "xczu3eg": Flow.SYNTHESIS_ONLY,
         "cyclonev-5csema4": Flow.SYNTHESIS_ONLY,
     }
 

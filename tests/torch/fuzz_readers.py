@@ -22,13 +22,21 @@ from PIL import Image
 from torch import nn
 
 from bitwright.build.target import load_board, load_target
+from bitwright.data.annotated import load as load_annotated
 from bitwright.data.cifar import load as load_cifar
 from bitwright.data.cifar import parse_binary, parse_python
 from bitwright.data.decoding import PICTURES, Decoding, decode_image
 from bitwright.data.detection import load_voc
 from bitwright.data.folders import load as load_folder
 from bitwright.data.image_database import Stored, read_database, read_list, write_database
+from bitwright.data.labels import BoxLabels, LabelKind, MapLabels, ValueLabels
 from bitwright.data.mnist import read_idx
+from bitwright.data.preprocessing import DataLevels, HostInput, Preprocessing
+from bitwright.host.board_files import c_header
+from bitwright.host.description import FILE as BOARD
+from bitwright.host.description import Description, Input, Output, read_description
+from bitwright.host.images import levels_of, read_image, to_levels
+from bitwright.host.protocol import Flags, Packet, Parser, Reply, reply
 from bitwright.hw.folding import load_folding
 from bitwright.interop.caffe.write import save_caffe
 from bitwright.interop.hdf5 import read_hdf5
@@ -51,7 +59,7 @@ from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.recipe_yaml import load_value
 from bitwright.pipeline.run_files import read_record
 from bitwright.quantize import Policy, apply
-from bitwright.sim.spec import load_design
+from bitwright.sim.spec import Port, load_design
 from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
 from bitwright.train.records import read_metrics
 from bitwright.train.teacher_outputs import TeacherOutputs, read_outputs, write_outputs
@@ -314,6 +322,96 @@ def _design(folder: Path) -> Path:
     return folder
 
 
+def _host_input(folder: Path) -> HostInput:
+    """Of `_design_folder`, whose input has 8 x 8 pixels."""
+    Image.fromarray(_pixels()).save(folder / "0.png")
+    table = tuple(range(16)) * 16
+    how = Preprocessing(size=SHAPE[:2], channels=1, levels=(table,))
+    return HostInput(
+        inputs="images", shape=SHAPE, format="uint4", scale=0.1, rounding="half-even",
+        data=DataLevels(type="uint8", scale=1 / 255), preprocessing=how,
+        classes=tuple(map(str, range(10))),
+    )  # fmt: skip
+
+
+def _host_file(folder: Path) -> Path:
+    _design_folder(folder)
+    (folder / "input.json").write_text(_host_input(folder).model_dump_json(indent=1))
+    return folder
+
+
+def _read_host_file(folder: Path) -> object:
+    """As `board` and `implement` use it: with what else is known of the design."""
+    given = open_design(folder).host
+    assert given is not None
+    how = given.preprocessing
+    return how and to_levels(read_image(folder / "0.png", how), how)
+
+
+def _board(folder: Path) -> Path:
+    frame, answer = 64, 10
+    ports = [
+        Port(name=name, width=8, lane_bits=bits, lanes=1, beats=beats)
+        for name, bits, beats in (("x", 4, frame), ("y", 8, answer))
+    ]
+    given = _host_input(folder)
+    description = Description(
+        protocol=1, name="toy", digest="0123456789abcdef", clock_mhz=100, baud=3e6,
+        buffer_bytes=2048, chunk=10, input=Input(port=ports[0], shape=SHAPE, scale=(0.1,)),
+        outputs=(Output(name="scores", port=ports[1], shape=(answer,)),),
+        preprocessing=given.preprocessing, classes=given.classes,
+    )  # fmt: skip
+    (folder / BOARD).write_text(description.to_json())
+    return folder
+
+
+def _read_board(folder: Path) -> object:
+    """All that a host does with it."""
+    found = read_description(folder / BOARD)
+    found.hello().payload(), c_header(found)
+    if found.preprocessing is not None:
+        found.input.pack(levels_of([folder / "0.png"], found))
+    return found.unpack([bytes(found.answer_bytes)])
+
+
+def _board_bytes(folder: Path) -> Path:
+    said = (b"", bytes(10), bytes(range(10)))
+    packets = [Packet(Reply.ANSWER, 1, n, 64, 64, n, 0, 0, Flags.OPEN, 9, s) for n, s in
+               enumerate(said)]  # fmt: skip
+    (folder / "said").write_bytes(b"".join(map(reply, packets)))
+    return folder / "said"
+
+
+def _read_board_bytes(path: Path) -> object:
+    parser = Parser(10)
+    return [*parser.feed(path.read_bytes()), *parser.hurry()]
+
+
+def _annotated(kind: str, folder: Path) -> Path:
+    """Images with boxes, maps or values beside them, in a zip file."""
+    mask = io.BytesIO()
+    Image.fromarray(_pixels()[:, :, 0] % 3).save(mask, "PNG")
+    lines = {
+        "boxes": ["file,class,xmin,ymin,xmax,ymax", *(f"images/{n}.png,a,1,1,5,6" for n in "012")],
+        "values": ["file,angle,depth", *(f"images/{n}.png,0.5,{n}" for n in "012")],
+    }
+    with zipfile.ZipFile(folder / "all.zip", "w") as archive:
+        for number in range(3):
+            body = io.BytesIO()
+            Image.fromarray(_pixels()).save(body, "PNG")
+            archive.writestr(f"images/{number}.png", body.getvalue())
+            if kind == "maps":
+                archive.writestr(f"masks/{number}.png", mask.getvalue())
+        if kind in lines:
+            archive.writestr(f"{kind}.csv", "\n".join(lines[kind]))
+    return folder / "all.zip"
+
+
+def _read_annotated(kind: LabelKind, path: Path) -> object:
+    shares = {"validation": 0.3, "test": 0.3}
+    return load_annotated(path, Decoding(size=(8, 8)), kind, name="a", seed=0, **shares)
+
+
 def _record(folder: Path) -> Path:
     fields = {
         "schema": 1, "name": "train", "key": "00", "inputs": {"a": "1"},
@@ -361,6 +459,14 @@ READERS = (
     Reader("design", _design, load_design, place="design.json"),
     Reader("design settings", _design_folder, open_design, place="hardware.json"),
     Reader("design levels", _design_folder, open_design, place="levels.npz"),
+    Reader("design input", _host_file, _read_host_file, place="input.json"),
+    Reader("design graph", _host_file, _read_host_file, place="graph.bwg"),
+    Reader("board description", _board, _read_board, place=BOARD),
+    Reader("board's packets", _board_bytes, _read_board_bytes),
+    *(
+        Reader(kind.name, partial(_annotated, kind.name), partial(_read_annotated, kind), 0.3)
+        for kind in (BoxLabels(), MapLabels(), ValueLabels())
+    ),
     Reader("step", _record, read_record, place="step.json"),
     Reader("metrics", partial(_text, "m.jsonl", METRICS), read_metrics),
     Reader("device", partial(_of_package, DEVICE), load_device),

@@ -41,12 +41,13 @@ def skid() -> Case:
 def fifo(depth: int, style: int) -> Case:
     port = spec(3, 4, 9, signed=True)
     parameters = {"Width": 12, "Depth": depth, "RamStyle": style}
+    interval, stamps = 9 * 4 // min(depth, 4), _fifo_stamps(9, depth)
     return Case(f"fifo{depth}", "stream_fifo", parameters, {"in": port}, {"out": port},
-                lambda x: {"out": x["in"]}, 9, _fifo_stamps(9, depth))  # fmt: skip
+                lambda x: {"out": x["in"]}, interval, stamps)  # fmt: skip
 
 
 def _fifo_stamps(beats: int, depth: int) -> Callable[[int], tuple[Stamps, Stamps]]:
-    """Latency 2; a place freed in cycle t is filled in t + 1 at the earliest."""
+    """Latency 3; a place freed in cycle t is filled in t + 1 at the earliest."""
 
     def stamps(frames: int) -> tuple[Stamps, Stamps]:
         taken = np.zeros(frames * beats, dtype=np.int64)
@@ -55,7 +56,7 @@ def _fifo_stamps(beats: int, depth: int) -> Callable[[int], tuple[Stamps, Stamps
             taken[i] = taken[i - 1] + 1 if i else 0
             if i >= depth:
                 taken[i] = max(taken[i], given[i - depth] + 1)
-            given[i] = max(taken[i] + 2, given[i - 1] + 1 if i else 0)
+            given[i] = max(taken[i] + 3, given[i - 1] + 1 if i else 0)
         return taken, given
 
     return stamps
@@ -242,15 +243,23 @@ class MatShape:
     dsp: bool = False
     style: int = 0
     groups: int = 1
+    dsp_rows: int = 0
+    pack: int = 1
+    share: bool = False
+    step: int = 1
 
     @property
-    def levels(self) -> int:
-        """Registered levels of the adder trees."""
-        if self.weight_bipolar and self.act_bipolar:
-            return ((self.simd + 1) // 2 - 1).bit_length()
-        one = self.dsp or self.weight_bipolar or self.act_bipolar
-        digits = 1 if one else (self.weight_bits + 1) // 2
-        return (self.simd - 1).bit_length() + (digits - 1).bit_length()
+    def stages(self) -> int:
+        """Registers from the operands to the accumulator."""
+        one_bit = self.weight_bipolar or self.act_bipolar
+        terms = (self.simd + 1) // 2 if self.weight_bipolar and self.act_bipolar else self.simd
+        digits = 1 if one_bit else (self.weight_bits + 1) // 2
+        adders = (terms - 1).bit_length() + (digits - 1).bit_length() + 1
+        luts = max(1, adders // self.step)
+        packed = -(-self.simd // self.pack)
+        multipliers = luts if one_bit else 1 + (packed - 1).bit_length() // self.step
+        rows = self.pe if self.dsp else self.dsp_rows
+        return max(([luts] if rows < self.pe else []) + ([multipliers] if rows else []))
 
 
 def _weights(shape: MatShape, rng: np.random.Generator) -> Levels:
@@ -288,7 +297,7 @@ def matvec(name: str, shape: MatShape) -> Case:
 
     def stamps(frames: int) -> tuple[Stamps, Stamps]:
         start = np.arange(frames * shape.groups)[:, None] * (nf * sf)
-        latency = 5 + shape.levels
+        latency = 4 + shape.stages
         taken, given = start + np.arange(sf), start + np.arange(nf) * sf + sf - 1 + latency
         return taken.ravel(), given.ravel()
 
@@ -298,7 +307,9 @@ def matvec(name: str, shape: MatShape) -> Case:
         "AccWidth": acc_bits, "ActSigned": int(shape.act_signed), "BiasWidth": 7,
         "WeightBipolar": int(shape.weight_bipolar), "HasBias": int(shape.bias),
         "ActBipolar": int(shape.act_bipolar),
-        "WeightFile": "w.mem", "BiasFile": "b.mem", "UseDsp": int(shape.dsp),
+        "WeightFile": "w.mem", "BiasFile": "b.mem",
+        "DspRows": shape.pe if shape.dsp else shape.dsp_rows,
+        "DspPack": shape.pack, "DspShare": int(shape.share), "Step": shape.step,
         "RomStyle": shape.style,
     }  # fmt: skip
     biases = image(bias.reshape(-1, shape.pe), 7)
@@ -420,7 +431,7 @@ def pool(
 
 
 CASES = (
-    skid(), fifo(3, 0), fifo(5, 2), fork(), widen(2), widen(3), narrow(2), narrow(5),
+    skid(), fifo(3, 0), fifo(5, 2), fifo(6, 1), fork(), widen(2), widen(3), narrow(2), narrow(5),
     axis_in(), axis_out(),
     pad(3, 4, 1, (1, 1, 1, 1)), pad(2, 3, 2, (0, 2, 1, 0), value=-8), pad(1, 2, 1, (2, 0, 0, 1)),
     pad(1, 1, 1, (0, 2, 1, 0), first=True), pad(2, 3, 2, (3, 1, 0, 2), value=7, first=True),
@@ -440,6 +451,17 @@ CASES = (
     matvec("serial", MatShape(6, 5, 1, 1, weight_bits=2, act_bits=2, bias=True)),
     matvec("full", MatShape(7, 3, 3, 7, weight_bits=3, act_bits=1)),
     matvec("dsp", MatShape(8, 4, 2, 2, weight_bits=9, act_bits=8, act_signed=True, dsp=True)),
+    matvec("packed", MatShape(10, 4, 2, 5, dsp=True, pack=2)),
+    matvec("packed_signed", MatShape(12, 2, 1, 6, act_signed=True, dsp=True, pack=2, bias=True)),
+    matvec("packed_three", MatShape(7, 3, 1, 7, weight_bits=2, act_bits=2, dsp=True, pack=3)),
+    matvec("shared", MatShape(6, 4, 2, 3, weight_bits=8, act_bits=8, dsp=True, share=True)),
+    matvec("shared_signed", MatShape(4, 4, 4, 2, weight_bits=8, act_bits=8, act_signed=True,
+                                     dsp_rows=2, share=True, step=2, bias=True)),
+    matvec("mixed", MatShape(8, 6, 3, 4, dsp_rows=1, pack=2, bias=True)),
+    matvec("mixed_step", MatShape(16, 4, 4, 8, dsp_rows=2, pack=2, step=2)),
+    matvec("step_long", MatShape(16, 2, 2, 8, weight_bits=8, act_bits=5, step=9)),
+    matvec("step_xnor", MatShape(26, 2, 1, 13, weight_bits=1, act_bits=1, weight_bipolar=True,
+                                 act_bipolar=True, step=2)),
     matvec("xnor", MatShape(18, 4, 2, 9, 1, 1, weight_bipolar=True, act_bipolar=True, bias=True)),
     matvec("binary_weight", MatShape(9, 4, 2, 3, 1, 4, act_signed=True, weight_bipolar=True)),
     matvec("groups", MatShape(6, 4, 2, 3, bias=True, groups=3, style=1)),

@@ -74,7 +74,7 @@ def float_matvec(
     parameters: dict[str, int | str] = {
         "MW": 6, "MH": 4, "PE": 2, "SIMD": 3, "WeightWidth": weight.bits,
         "WeightExp": weight.exponent, "WeightLow": weight.low, **own, "AccWidth": acc_bits,
-        "WeightFile": "w.mem", "UseDsp": int(dsp), "RomStyle": 2,
+        "WeightFile": "w.mem", "DspRows": 2 if dsp else 0, "RomStyle": 2,
     }  # fmt: skip
     memories = {"w.mem": image(lanes, width)}
     if table:

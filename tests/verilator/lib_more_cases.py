@@ -28,15 +28,18 @@ class DepthShape:
     dsp: bool = False
     style: int = 0
     pixels: int = 2
+    step: int = 1
 
     @property
     def fold(self) -> int:
         return self.channels // self.pe
 
     @property
-    def levels(self) -> int:
+    def stages(self) -> int:
+        """Registers from the operands to the accumulator."""
         one = self.dsp or self.weight_bipolar or self.act_bipolar
-        return 0 if one else ((self.weight_bits + 1) // 2 - 1).bit_length()
+        adders = 1 if one else 1 + ((self.weight_bits + 1) // 2 - 1).bit_length()
+        return max(1, adders // self.step)
 
 
 def _taps(shape: DepthShape, rng: np.random.Generator) -> Levels:
@@ -69,14 +72,14 @@ def depthwise(name: str, shape: DepthShape) -> Case:
 
     def stamps(frames: int) -> tuple[Stamps, Stamps]:
         taken = np.arange(frames * beats)
-        return taken, taken[window - 1 :: window] + 5 + shape.levels
+        return taken, taken[window - 1 :: window] + 4 + shape.stages
 
     parameters: dict[str, int | str] = {
         "Channels": shape.channels, "PE": pe, "Window": window, "WeightWidth": shape.weight_bits,
         "ActWidth": shape.act_bits, "AccWidth": acc_bits, "ActSigned": int(shape.act_signed),
         "WeightBipolar": int(shape.weight_bipolar), "ActBipolar": int(shape.act_bipolar),
         "HasBias": int(shape.bias), "BiasWidth": 7, "WeightFile": "w.mem", "BiasFile": "b.mem",
-        "UseDsp": int(shape.dsp), "RomStyle": shape.style,
+        "DspRows": shape.pe if shape.dsp else 0, "Step": shape.step, "RomStyle": shape.style,
     }  # fmt: skip
     memories = {"w.mem": image(codes, shape.weight_bits), "b.mem": image(bias.reshape(-1, pe), 7)}
     return Case(f"depthwise_{name}", "depthwise", parameters, {"in": port_in},
@@ -266,6 +269,7 @@ MORE_CASES = (
     depthwise("scale", DepthShape(8, 2, 1, 5, 6, act_signed=True, bias=True)),
     depthwise("serial", DepthShape(5, 1, 2, 2, 2, bias=True)),
     depthwise("dsp", DepthShape(4, 2, 3, 9, 8, act_signed=True, dsp=True)),
+    depthwise("step", DepthShape(4, 2, 3, 9, 8, act_signed=True, step=2)),
     depthwise("xnor", DepthShape(4, 2, 9, 1, 1, weight_bipolar=True, act_bipolar=True, bias=True)),
     depthwise("binary_weight", DepthShape(6, 3, 4, 1, 4, act_signed=True, weight_bipolar=True)),
     depthwise("binary_act", DepthShape(4, 4, 3, 5, 1, act_bipolar=True, bias=True)),

@@ -102,7 +102,7 @@ def write_bench(elements: list[Element], folder: Path) -> None:
         acc = element.lanes[0] * element.lanes[1]
         lines.append(f"  , output logic {name}_valid_o, input logic {name}_ready_i,")
         lines.append(f"  output logic [{acc - 1}:0] {name}_data_o")
-        parameters = {**product.parameters(), "UseDsp": int(product.dsp)}
+        parameters = {**product.parameters(), "DspRows": int(product.dsp)}
         if product.weight.index:
             memory = product.weight.table_memory(name)
             (folder / f"{name}.mem").write_text(memory.text)

@@ -16,7 +16,7 @@ from tests.netlists import write_gates
 
 from bitwright.base.tools.finder import require, run_tool
 from bitwright.base.tools.process import check_finished, run_process
-from bitwright.build.shell import SerialLine, describe, serial_top
+from bitwright.build.shell import LineTiming, describe, serial_top
 from bitwright.build.target import load_target
 from bitwright.build.yosys import SynthesisOptions, synthesise
 from bitwright.host import Description
@@ -29,7 +29,7 @@ BENCH = Path(__file__).with_name("shell_bench.cpp")
 LIBRARY = ("stream_fifo", "mem_ram", "stream_check")
 PACKAGE = Path(__file__).parents[2] / "src" / "bitwright"
 BREAK, WAIT = 256, 512
-LINE = SerialLine(step=(1 << 16) // 8, baud=3e6, pause_bits=12)
+LINE = LineTiming(step=(1 << 16) // 8, baud=3e6, pause_bits=12)
 
 
 def _signed(code: int) -> int:

@@ -119,7 +119,9 @@ def test_library_synthesises(family: str, tmp_path: Path) -> None:
         assert found.total() > 0, name
         assert not LATCHES & set(found), name
         case = POINTS[name]
-        assert (found[multiplier] > 0) == bool(case.parameters.get("UseDsp", 0)), name
+        assert (found[multiplier] > 0) == bool(
+            case.parameters.get("UseDsp", 0) or case.parameters.get("DspRows", 0)
+        ), name
         if case.parameters.get("RomStyle") == 2 or case.parameters.get("RamStyle") == 2:
             assert not block_rams & set(found), name
     for name in STYLE_1:

@@ -55,3 +55,11 @@ class NameCounter:
 def visible(name: str) -> str:
     """The name as it may stand in reports and comments: printed it moves no cursor."""
     return "".join(sign if sign.isprintable() else "_" for sign in name)
+
+
+def c_text(text: str) -> str:
+    """A text as the inside of a C string: anything but plain signs as octal bytes."""
+    return "".join(
+        chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}"
+        for b in text.encode("utf-8", "replace")
+    )

@@ -37,12 +37,14 @@ from bitwright.base.trust import (
 )
 
 #: The plug-ins that come with the package. Nothing else in the core names a paper.
-BUILT_IN = ("bitwright.papers.faces", "bitwright.papers.ristretto")
+BUILT_IN = ("bitwright.papers.faces", "bitwright.papers.ristretto", "bitwright.papers.dpu")
 ENTRY_POINTS = "bitwright.plugins"
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 #: Modules of users that were imported here, and files that they name: where each lay, what it said.
 _IMPORTED: dict[str, tuple[Path, str]] = {}
-Kind = Literal["metrics", "benchmarks", "models", "commands", "recipes", "schemas"]
+Kind = Literal[
+    "metrics", "benchmarks", "models", "commands", "recipes", "schemas", "presets", "platforms"
+]
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,10 @@ class Plugin:
         schemas: for such a kind the pydantic model that reads it, for the reference of all keys.
         commands: functions that get the command line (a `typer.Typer`) and add verbs to it; they
             must import nothing heavy.
+        presets: mappings as a recipe's section ``quant``, by the name that stands for them there
+            (`quantize.presets`).
+        platforms: functions from a `explore.bench.subject.BenchSubject` and `SweepSettings` to
+            points of a sweep, by a model: rows of `bitwright bench` beside what is measured.
     """
 
     metrics: Mapping[str, str] = field(default_factory=dict)
@@ -68,6 +74,8 @@ class Plugin:
     commands: Mapping[str, str] = field(default_factory=dict)
     recipes: Mapping[str, str] = field(default_factory=dict)
     schemas: Mapping[str, str] = field(default_factory=dict)
+    presets: Mapping[str, str] = field(default_factory=dict)
+    platforms: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import ToolError
-from bitwright.base.files import atomic_write
 
 PACKED_FAMILIES = frozenset({"ecp5"})
 """Families whose packing is known to the LUT."""
@@ -60,25 +59,6 @@ def top_of(modules: Mapping[str, Any], where: Path) -> dict[str, Any]:
         raise ToolError(f"the netlist has {len(tops)} top modules, not one", where=str(where))
     top: dict[str, Any] = tops[0]
     return top
-
-
-def drop_idle_carries(netlist: Path) -> None:
-    """Disconnect the carry outputs that nothing reads, in the file.
-
-    Synthesis leaves a net on the last of every chain, and place and route would lead it out to the
-    fabric through a carry cell of its own, for nobody: 7 % of the LUTs of the recipe digits.
-    """
-    table = json.loads(netlist.read_text())
-    changed = 0
-    for module in table["modules"].values():
-        readers = _readers(module)
-        for cell in module.get("cells", {}).values():
-            out = _bit(cell, "COUT") if cell["type"] == _CARRY else None
-            if isinstance(out, int) and not readers[out]:
-                cell["connections"]["COUT"] = [_NOTHING]
-                changed += 1
-    if changed:
-        atomic_write(netlist, json.dumps(table))
 
 
 def added_luts(top: Mapping[str, Any], family: str) -> Counter[str]:

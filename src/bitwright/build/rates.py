@@ -35,7 +35,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkRate:
     """A serial line.
 
     Attributes:
@@ -63,7 +63,7 @@ def line_bytes(inputs: Iterable[Stream], outputs: Iterable[Stream]) -> tuple[int
 
 def link_of(
     target: Target, inputs: Iterable[Stream], outputs: Iterable[Stream], baud: float | None = None
-) -> Link | None:
+) -> LinkRate | None:
     """The serial link of a target's board under a design; None without a board or one input.
 
     Args:
@@ -76,4 +76,5 @@ def link_of(
         board = load_board(target.board)
     except TargetError:  # a target of the user's own may name a board that is not here
         return None
-    return Link(board.name, board.uart_baud if baud is None else baud, *line_bytes(sources, sinks))
+    rate = board.uart_baud if baud is None else baud
+    return LinkRate(board.name, rate, *line_bytes(sources, sinks))

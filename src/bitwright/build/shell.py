@@ -130,7 +130,7 @@ def write_board_design(
 
 
 @dataclass(frozen=True)
-class SerialLine:
+class LineTiming:
     """How the shell works its line.
 
     Attributes:
@@ -144,7 +144,7 @@ class SerialLine:
     pause_bits: int = _PAUSE_BITS
 
 
-def choose_line(clock_mhz: float, wanted: int) -> SerialLine:
+def choose_line(clock_mhz: float, wanted: int) -> LineTiming:
     """The wanted baud rate, or a half, a quarter and so on where the clock is too slow for it.
 
     Serial chips make the fractions of their highest rate exactly. The shell adds up fractions of a
@@ -164,10 +164,10 @@ def choose_line(clock_mhz: float, wanted: int) -> SerialLine:
             f"(nearest: {made:.0f})",
             hint="choose a slower clock, or a higher uart_baud in the board file",
         )
-    return SerialLine(step, baud)
+    return LineTiming(step, baud)
 
 
-def describe(design: Design, clock_mhz: float, line: SerialLine) -> Description:
+def describe(design: Design, clock_mhz: float, line: LineTiming) -> Description:
     """What a host must know of a design in its shell."""
     source, outputs = describe_streams(design)
     return Description(
@@ -237,7 +237,7 @@ _DIRECTIONS = {
 }
 
 
-def serial_top(design: Design, description: Description, line: SerialLine) -> str:
+def serial_top(design: Design, description: Description, line: LineTiming) -> str:
     """SystemVerilog of the top with serial pins around a design with one input."""
     source = design.inputs[0]
     pairs = list(enumerate(description.outputs))

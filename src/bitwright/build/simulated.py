@@ -21,7 +21,7 @@ from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import require
 from bitwright.base.tools.process import output_of
 from bitwright.build.shell import (
-    SerialLine,
+    LineTiming,
     beyond_shell,
     copy_sources,
     describe,
@@ -106,7 +106,7 @@ class SimulatedBoard:
         reason = beyond_shell(design)
         if reason is not None:
             raise TargetError(reason, where=str(design_dir))
-        line = SerialLine(_STEP, clock_mhz * 1e6 / CLOCKS_PER_BIT, _PAUSE_BITS)
+        line = LineTiming(_STEP, clock_mhz * 1e6 / CLOCKS_PER_BIT, _PAUSE_BITS)
         description = describe(design, clock_mhz, line)
         frame = description.input.frame_bytes + description.answer_bytes
         level = optimisation(frames * max(design.interval, 10 * CLOCKS_PER_BIT * frame))

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitwright.base.names import c_text
 from bitwright.build.shell import beyond_shell
 from bitwright.host.description import design_digest
 from bitwright.sim.spec import Design, Port, load_design
@@ -347,4 +348,4 @@ def _stream(port: Port) -> str:
     sizes = (place.slot, place.frame_bytes, port.beats, port.lanes, port.lane_bits)
     flags = (int(port.signed), int(port.bipolar))
     listed = ", ".join(f"{value}u" for value in (*sizes, *flags))
-    return f'    {{"{port.tensor or port.name}", {listed}}}'
+    return f'    {{"{c_text(port.tensor or port.name)}", {listed}}}'

@@ -6,6 +6,7 @@ A target of the user's own is a path to such a file; adding one changes no code.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -127,6 +128,13 @@ Port = Literal["clk", "uart_rx", "uart_tx", "button", "led"]
 """Ports of a board's top: clock and serial line; where the board has them a button that resets, and
 a lamp that is lit while a host has the design open."""
 _NEEDED: tuple[Port, ...] = ("clk", "uart_rx", "uart_tx")
+#: Programs that load bitstreams, and what a board's file, which may be anybody's, may tell them:
+#: which board, cable and device it is. Other options write files, or what outlives the power.
+_LOADERS = {
+    "openFPGALoader": r"--(board|cable|fpga-part|freq|ftdi-serial|ftdi-channel|index-chain|vid|pid)"
+    r"=[A-Za-z0-9_.:-]+",
+    "fujprog": r"(?!)",
+}
 
 
 class Part(Strict):
@@ -168,7 +176,8 @@ class Board(Strict):
         default=(), description="vendor:product of its serial chip"
     )
     loaders: dict[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="program -> arguments before the bitstream"
+        default_factory=dict,
+        description="program (openFPGALoader, fujprog) -> options that say which board it is",
     )
     run_here: bool = False
 
@@ -189,6 +198,12 @@ class Board(Strict):
             unknown = [name for name in names if name not in self.pins]
             if unknown:
                 raise ValueError(f"{field} names {', '.join(unknown)}, which has no pin")
+        for loader, options in self.loaders.items():
+            if loader not in _LOADERS:
+                raise ValueError(f"loaders names {loader}; known are {', '.join(_LOADERS)}")
+            other = [o for o in options if not re.fullmatch(_LOADERS[loader], o)]
+            if other:
+                raise ValueError(f"loaders gives {loader} {' '.join(other)}, which is not allowed")
         strange = sorted(set(self.parts) - set(self.targets))
         if strange:
             raise ValueError(f"parts names {', '.join(strange)}, which is none of its targets")

@@ -18,10 +18,12 @@ from pathlib import Path
 
 from bitwright.base.errors import ToolError
 from bitwright.base.figures import Resources
+from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import Tool, require, run_tool
 from bitwright.base.tools.process import Tick, require_result
-from bitwright.build.packing import added_luts, drop_idle_carries, read_modules, top_of
+from bitwright.build.netlist_edits import edit_netlist
+from bitwright.build.packing import added_luts, read_modules, top_of
 from bitwright.build.resources import count_resources
 from bitwright.build.target import Target
 from bitwright.sim.spec import Design, load_design
@@ -30,7 +32,8 @@ NETLIST, STATISTICS, LOG, SCRIPT = "netlist.json", "stat.json", "yosys.log", "sy
 TOP_GLUE = "(top)"
 """Key of :attr:`SynthesisResult.by_instance` for cells that belong to no instance."""
 _KIND = "yosys"
-_EDIT = "idle carries dropped"  # part of the key: what is done to a netlist after Yosys
+#: What is done to netlists after Yosys.
+_EDITS = ("bitwright.build.netlist_edits",)
 
 
 @dataclass(frozen=True)
@@ -107,12 +110,14 @@ def synthesise(
     out_dir.mkdir(parents=True, exist_ok=True)
     commands = synthesis_commands(design, target, options or SynthesisOptions())
     reads = read_commands(design)
-    key = content_key(tool.identity, reads, commands, design.top, _EDIT, *_contents(design))
+    key = content_key(
+        tool.identity, reads, commands, design.top, code_key(*_EDITS), *_contents(design)
+    )
     store = Store()
     if (entry := store.find(_KIND, key)) is not None:
         entry.bring(out_dir)
         return _result(out_dir, target.family, tool, entry.value, cached=True)
-    ran = _run(tool, design, commands, design_dir, out_dir, timeout, tick)
+    ran = _run(tool, design, commands, target.family, out_dir, timeout, tick)
     names = (NETLIST, STATISTICS, LOG, SCRIPT)
     store.offer(_KIND, key, ran, {name: out_dir / name for name in names})
     return _result(out_dir, target.family, tool, ran, cached=False)
@@ -184,13 +189,14 @@ def _run(
     tool: Tool,
     design: Design,
     commands: list[str],
-    design_dir: Path,
+    family: str,
     out_dir: Path,
     timeout: float,
     tick: Tick | None,
 ) -> dict[str, float]:
     # Relative paths: the WebAssembly Yosys has a /tmp of its own, and memory images are found
-    # from design_dir.
+    # from the design's folder.
+    design_dir = design.folder
     back = Path(os.path.relpath(out_dir.resolve(), design_dir.resolve()))
     for stale in (NETLIST, STATISTICS):
         (out_dir / stale).unlink(missing_ok=True)
@@ -214,7 +220,7 @@ def _run(
     _reject_undriven(completed.text(), out_dir / LOG)
     for name in (STATISTICS, NETLIST):
         require_result(out_dir / name, completed, tool.name)
-    drop_idle_carries(out_dir / NETLIST)
+    edit_netlist(out_dir / NETLIST, family)
     for name in (NETLIST, LOG):
         _name_by_package(out_dir / name, tool)
     return completed.figures()

@@ -10,6 +10,7 @@ import typer
 
 from bitwright.base.plugins import load_attribute, plugged
 from bitwright.base.version import __version__
+from bitwright.cli import bench as benchmark
 from bitwright.cli import (
     board,
     compare,
@@ -55,6 +56,7 @@ Kind = Literal[
     "datasets",
     "tasks",
     "policies",
+    "presets",
     "targets",
 ]
 
@@ -156,6 +158,7 @@ app.command()(models.inspect)
 app.command()(models.memory)
 app.command()(forecast.forecast)
 app.command()(compare.diff)
+app.command()(benchmark.bench)
 app.command("import")(conversion.import_)
 app.command()(conversion.export)
 app.command()(conversion.database)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import repeat
 from textwrap import fill
@@ -202,6 +203,27 @@ def _policies() -> _Listing:
     return _Listing(("name", "summary", "parameters"), rows, note, tuple(more))
 
 
+def _presets() -> _Listing:
+    from bitwright.quantize.presets import list_presets
+
+    rows, more = [], []
+    for name, section in list_presets().items():
+        shown = ", ".join(f"{key}: {_flow(value)}" for key, value in section.items())
+        rows.append((name, shown))
+        more.append({"section": dict(section)})
+    note = "in a recipe: quant: NAME, or quant: {preset: NAME, weight: {scale: max}, ..}"
+    return _Listing(("name", "quant"), rows, note, tuple(more))
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML writes it in one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return _yaml(value)
+
+
 def _yaml(value: Any) -> str:
     """A default as a recipe writes it."""
     if isinstance(value, float):
@@ -217,5 +239,6 @@ _LISTINGS = {
     "datasets": _datasets,
     "tasks": _tasks,
     "policies": _policies,
+    "presets": _presets,
     "targets": _targets,
 }

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -26,10 +27,10 @@ import numpy as np
 from bitwright.base.errors import DataError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.data.dataset import DataSplits
-from bitwright.data.decoding import Decoding, decode_map, read_size
+from bitwright.data.decoding import Decoding, check_growth, decode_map, read_size
 from bitwright.data.detection import annotation_of, check_box, parse_voc
 from bitwright.data.folders import Cut, decode_listing, split_parts
-from bitwright.data.labels import UNKNOWN, Annotation, Classes, LabelKind
+from bitwright.data.labels import UNKNOWN, Annotation, Classes, LabelKind, MapLabels
 from bitwright.data.listing import SPLITS, Listing, ReadFile, list_images, opened
 from bitwright.data.pixels import top_of, warn_of_lost
 from bitwright.data.splits import Labelled, Labels
@@ -38,18 +39,22 @@ from bitwright.data.splits import Labelled, Labels
 _BESIDE = frozenset({"masks", "annotations", "Annotations"})
 _BOXES, _VALUES, _CLASSES = "boxes.csv", "values.csv", "classes.txt"
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
-_MOST_BYTES = 256 << 20  # of a file of annotations
-_MOST_LINES = 10_000_000
+_MOST_BYTES = 64 << 20  # of a file of annotations
+_MOST_CELLS, _MOST_COLUMNS = 3_000_000, 4096
+_MASK_BYTES = 2  # of a pixel, while labels are made of it
 _NO_CLASS = 255  # in masks: PASCAL VOC's "void"
 Found = tuple[list[Annotation], Classes]
+_Box = tuple[str, Sequence[float], str]
 
 
 @dataclass(frozen=True)
 class _Files:
-    """A folder or zip file while it is read."""
+    """A folder or zip file while it is read, what is made of it, and (H, W) of its images then."""
 
     listing: Listing
     read: ReadFile
+    kind: LabelKind
+    size: tuple[int, int]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,9 +98,9 @@ def load(
     listing = replace(every, names=tuple(n for n in every.names if not _is_beside(n)))
     if not listing.names or kind.name not in READERS:
         raise DataError(f"holds no images with {kind.name}", where=str(path), hint=kind.layout)
-    with opened(listing) as read:
-        found, classes = READERS[kind.name](_Files(listing, read))
     images = decode_listing(listing, decoding, progress)
+    with opened(listing) as read:
+        found, classes = READERS[kind.name](_Files(listing, read, kind, images.shape[1:3]))
     labels = kind.pack(found, images.shape[1:3])
     warn_of_lost(images, top_of(images), "images", str(path))
     shared = Labels(name, classes, 1 / top_of(images), str(path), kind)
@@ -122,23 +127,23 @@ def _splits(names: tuple[str, ...]) -> dict[str, list[int]]:
 
 
 def _boxes(files: _Files) -> Found:
-    rows = _rows(files, _BOXES, ("file", "class", *_EDGES))
-    named: list[list[tuple[str, list[float], str]]] = []  # class, edges, where it is said
-    for name in files.names:
-        if rows is None:
-            where, content = annotation_of(files.read, files.listing.path, name)
-            corners, labels = parse_voc(content, where)
-            pairs = zip(labels, corners.tolist(), strict=True)
-            named.append([(label, edges, where) for label, edges in pairs])
-        else:
-            mine = rows.get(name, [])
-            named.append(
-                [(r.cells["class"], [r.real(edge) for edge in _EDGES], r.where) for r in mine]
-            )
-    classes = tuple(sorted({label for each in named for label, *_ in each}))
+    named: dict[str, list[_Box]] = {name: [] for name in files.names}
+    has_table = False
+    for row in _rows(files, _BOXES, ("file", "class", *_EDGES)):
+        has_table = True
+        if row is not None:
+            edges = tuple(row.real(edge) for edge in _EDGES)
+            named[row.image].append((sys.intern(row.cells["class"]), edges, row.where))
+    for name in () if has_table else files.names:
+        where, content = annotation_of(files.read, files.listing.path, name)
+        corners, labels = parse_voc(content, where)
+        named[name] = [
+            (label, tuple(e), where) for label, e in zip(labels, corners.tolist(), strict=True)
+        ]
+    classes = tuple(sorted({label for each in named.values() for label, *_ in each}))
     numbers = {label: number for number, label in enumerate(classes)}
     found = []
-    for name, each in zip(files.names, named, strict=True):
+    for name, each in named.items():
         height, width = read_size(io.BytesIO(files.read(name)), files.where(name))
         sides = np.array([width, height, width, height])
         boxes = np.zeros((len(each), 5), dtype=np.float32)
@@ -150,16 +155,21 @@ def _boxes(files: _Files) -> Found:
 
 
 def _maps(files: _Files) -> Found:
-    found, highest = [], 0
-    for name in files.names:
+    assert isinstance(files.kind, MapLabels)
+    found, highest, made, packed = [], 0, 0, 0
+    for number, name in enumerate(files.names, 1):
         inside = PurePosixPath(name)
         mask = str(inside.parent.parent / "masks" / f"{inside.stem}.png")
         content = files.optional(mask)
         if content is None:
             raise DataError("has no mask", where=files.where(name), hint=f"expected {mask}")
-        numbers = decode_map(content, files.where(mask)).astype(np.int64)
+        pixels = decode_map(content, files.where(mask))
+        made, packed = made + _MASK_BYTES * pixels.nbytes, packed + len(content)
+        hint = "make the masks smaller"
+        check_growth(made, packed, f"{number} masks", files.where(mask), hint)
+        highest = max(highest, int(pixels.max(initial=0, where=pixels != _NO_CLASS)))
+        numbers = files.kind.sampled(pixels, files.size).astype(np.int16)
         numbers[numbers == _NO_CLASS] = UNKNOWN
-        highest = max(highest, int(numbers.max(initial=0)))
         found.append(Annotation(map=numbers))
     given = files.optional(_CLASSES)
     if given is None:
@@ -169,25 +179,28 @@ def _maps(files: _Files) -> Found:
 
 
 def _values(files: _Files) -> Found:
-    rows = _rows(files, _VALUES, ("file",))
-    if rows is None:
+    reals: dict[str, list[float]] = {}
+    names: Classes = ()
+    has_table = False
+    for row in _rows(files, _VALUES, ("file",)):
+        has_table = True
+        if row is None:
+            continue
+        names = names or tuple(column for column in row.cells if column != "file")
+        if row.image in reals:
+            raise DataError(f"has more than one line in {_VALUES}", where=files.where(row.image))
+        reals[row.image] = [row.real(column) for column in names]
+    if not has_table:
         raise DataError(
             f"holds no {_VALUES}", where=str(files.listing.path), hint="columns: file, NAME, .."
         )
-    found: list[Annotation] = []
-    names: Classes = ()
-    for name in files.names:
-        mine = rows.get(name, [])
-        if len(mine) != 1:
-            raise DataError(
-                f"has {len(mine)} lines in {_VALUES}, expected one", where=files.where(name)
-            )
-        names = names or tuple(column for column in mine[0].cells if column != "file")
-        reals = [mine[0].real(column) for column in names]
-        found.append(Annotation(values=np.array(reals, dtype=np.float32)))
+    missing = next((name for name in files.names if name not in reals), None)
+    if missing is not None:
+        raise DataError(f"has no line in {_VALUES}, expected one", where=files.where(missing))
     if not names:
         raise DataError(f"{_VALUES} has no column of values", where=str(files.listing.path))
-    return found, names
+    every = (np.array(reals[name], dtype=np.float32) for name in files.names)
+    return [Annotation(values=values) for values in every], names
 
 
 #: How each kind of label is read.
@@ -200,10 +213,11 @@ READERS: dict[str, Callable[[_Files], Found]] = {
 
 @dataclass(frozen=True)
 class _Row:
-    """A line of a CSV file."""
+    """A line of a CSV file, and the image that it is about."""
 
     cells: dict[str, str]
     where: str
+    image: str
 
     def real(self, column: str) -> float:
         text = self.cells[column]
@@ -216,50 +230,64 @@ class _Row:
         return value
 
 
-def _rows(files: _Files, name: str, needed: tuple[str, ...]) -> dict[str, list[_Row]] | None:
-    """The lines of a CSV file by the image they are about; None: there is no such file. It may lie
-    in each of the folders of splits instead.
+def _rows(files: _Files, name: str, needed: tuple[str, ...]) -> Iterator[_Row | None]:
+    """The lines of a CSV file, and None for each file: there may be one in each of the folders of
+    splits instead. One at a time: a few bytes of a line become hundreds.
     """
     folders = {"", *(PurePosixPath(image).parts[0] for image in files.names if "/" in image)}
-    known = frozenset(files.names)
-    found: dict[str, list[_Row]] | None = None
+    known, left = frozenset(files.names), _MOST_CELLS
     for folder in sorted(folders):
         place = f"{folder}/{name}".lstrip("/")
         content = files.optional(place)
         if content is None:
             continue
-        found = {} if found is None else found
-        for row in _lines(content, files.where(place), needed):
-            image = str(PurePosixPath(folder) / row.cells["file"])
-            if image not in known:
-                raise DataError(f"names {image!r:.200}, which is no image here", where=row.where)
-            found.setdefault(image, []).append(row)
-    return found
+        yield None
+        images: dict[str, str] = {}
+        for cells, where in _lines(content, files.where(place), needed):
+            left -= len(cells)
+            if left < 0:
+                raise DataError(f"more than {_MOST_CELLS} cells are not read", where=where)
+            file = cells["file"]
+            if file not in images:
+                image = str(PurePosixPath(folder) / file)
+                if image not in known:
+                    raise DataError(f"names {image!r:.200}, which is no image here", where=where)
+                images[file] = image
+            yield _Row(cells, where, images[file])
 
 
-def _lines(content: bytes, where: str, needed: tuple[str, ...]) -> list[_Row]:
+def _lines(
+    content: bytes, where: str, needed: tuple[str, ...]
+) -> Iterator[tuple[dict[str, str], str]]:
     reader = csv.reader(io.StringIO(_text(content, where)))
+    heading: list[str] = []
     try:
-        table = [row for _, row in zip(range(_MOST_LINES), reader, strict=False) if row]
+        for number, cells in enumerate(filter(None, reader), 1):
+            if number == 1:
+                heading = _heading(cells, where, needed)
+                continue
+            place = f"{where}:{number}"
+            if len(cells) != len(heading):
+                said = f"has {len(cells)} cells, its heading {len(heading)}"
+                raise DataError(said, where=place)
+            pairs = zip(heading, (cell.strip() for cell in cells), strict=True)
+            yield dict(pairs), place
     except csv.Error as error:
         raise DataError(f"is no CSV file: {error}", where=where) from error
-    heading = [cell.strip() for cell in table[0]] if table else []
-    missing = [column for column in needed if column not in heading]
-    if missing or len(set(heading)) != len(heading):
+    if not heading:
+        _heading([], where, needed)
+
+
+def _heading(cells: list[str], where: str, needed: tuple[str, ...]) -> list[str]:
+    names = [cell.strip() for cell in cells]
+    wrong = set(needed) - {*names} or len({*names}) != len(names) or len(names) > _MOST_COLUMNS
+    if wrong:
         raise DataError(
-            f"its first line names the columns {', '.join(heading) or 'none'}",
+            f"its first line names the columns {', '.join(names) or 'none'}",
             where=where,
-            hint=f"expected {', '.join(needed)}",
+            hint=f"expected {', '.join(needed)}, each once, and at most {_MOST_COLUMNS} columns",
         )
-    rows = []
-    for number, cells in enumerate(table[1:], 2):
-        if len(cells) != len(heading):
-            raise DataError(
-                f"has {len(cells)} cells, its heading {len(heading)}", where=f"{where}:{number}"
-            )
-        pairs = zip(heading, (cell.strip() for cell in cells), strict=True)
-        rows.append(_Row(dict(pairs), f"{where}:{number}"))
-    return rows
+    return names
 
 
 def _text(content: bytes, where: str) -> str:

@@ -26,6 +26,7 @@ UNKNOWN = -1
 """The class of an image, pixel or box of which none is known."""
 BOX_FIELDS = 5
 _MOST_CLASSES = 1 << 16
+_MOST_BOXES = 20_000_000  # 400 MB of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +36,13 @@ class Annotation:
     Attributes:
         category: number of its class.
         boxes: (K, 5): class, then xmin, ymin, xmax, ymax as shares of width and height.
-        map: (H, W) class of each pixel, -1 where none is known; in the size of the image.
+        map: (H, W) class of each pixel, -1 where none is known; of any size.
         values: (K,) reals.
     """
 
     category: int = UNKNOWN
     boxes: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, BOX_FIELDS), "f4"))
-    map: NDArray[np.int64] | None = None
+    map: NDArray[Any] | None = None
     values: NDArray[np.float32] | None = None
 
 
@@ -180,6 +181,13 @@ class BoxLabels:
     def pack(self, found: Sequence[Annotation], size: tuple[int, int]) -> Labels:
         del size
         most = max([len(each.boxes) for each in found] + [1])
+        if len(found) * most > _MOST_BOXES:
+            raise DataError(
+                f"{len(found)} images of which one has {most} boxes: more than {_MOST_BOXES} rows "
+                "of boxes, as many for each image",
+                where="boxes",
+                hint="leave out images with very many boxes, or all but the largest of them",
+            )
         packed = np.zeros((len(found), most, BOX_FIELDS), dtype=np.float32)
         packed[:, :, 0] = UNKNOWN
         for row, each in zip(packed, found, strict=True):
@@ -230,17 +238,24 @@ class MapLabels:
         return np.full((count, *labels.shape[1:]), UNKNOWN, dtype=np.int64)
 
     def pack(self, found: Sequence[Annotation], size: tuple[int, int]) -> Labels:
-        height, width = (side // self.stride for side in size)
-        packed = np.empty((len(found), height, width), dtype=np.int64)
+        packed = np.empty((len(found), *self._map_size(size)), dtype=np.int64)
         for row, each in zip(packed, found, strict=True):
             if each.map is None:
                 raise DataError("an image has no map", where="maps")
-            rows, columns = (
-                ((2 * np.arange(count) + 1) * side) // (2 * count)
-                for count, side in zip((height, width), each.map.shape, strict=True)
-            )
-            row[:] = each.map[np.ix_(rows, columns)]
+            row[:] = self.sampled(each.map, size)
         return packed
+
+    def sampled(self, numbers: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+        """A map (H, W) of any size as that of an image of another size; one that is it stays."""
+        rows, columns = (
+            ((2 * np.arange(count) + 1) * side) // (2 * count)
+            for count, side in zip(self._map_size(size), numbers.shape, strict=True)
+        )
+        found: NDArray[Any] = numbers[np.ix_(rows, columns)]
+        return found
+
+    def _map_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        return size[0] // self.stride, size[1] // self.stride
 
 
 @dataclass(frozen=True)

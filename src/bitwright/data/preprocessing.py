@@ -4,15 +4,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from bitwright.base.described import Strict
 from bitwright.base.errors import GraphError
 from bitwright.base.files import read_text
 
 _MOST_BYTES = 1 << 24
+#: Pixels along a side, as many as a picture has that is decoded (`decoding.MOST_PIXELS`).
+_MOST_SIDE, _MOST_PIXELS = 1 << 13, 1 << 24
+_VALUES = 256  # of a pixel
+
+Side = Annotated[int, Field(gt=0, le=_MOST_SIDE)]
+Level = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Preprocessing(Strict):
@@ -27,19 +34,29 @@ class Preprocessing(Strict):
         levels: level of every pixel value 0 to 255; one row, or one a channel.
     """
 
-    size: tuple[int, int]
+    size: tuple[Side, Side]
     channels: Literal[1, 3]
     fit: Literal["stretch", "middle"] = "stretch"
-    short_side: int | None = None
+    short_side: Side | None = None
     filter: Literal["bilinear"] = "bilinear"
-    levels: tuple[tuple[int, ...], ...] = Field(min_length=1)
+    levels: tuple[tuple[Level, ...], ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.size[0] * self.size[1] > _MOST_PIXELS:
+            raise ValueError(f"size {self.size} has more than {_MOST_PIXELS} pixels")
+        if any(len(row) != _VALUES for row in self.levels):
+            raise ValueError(f"levels: expected {_VALUES} numbers a row, one for each pixel value")
+        if len(self.levels) not in (1, self.channels):
+            raise ValueError(f"{len(self.levels)} rows of levels for {self.channels} channels")
+        return self
 
 
 class DataLevels(Strict):
     """The numbers that a data set holds: ``real = level * scale``."""
 
     type: str
-    scale: float
+    scale: Finite
 
 
 class HostInput(Strict):
@@ -59,7 +76,7 @@ class HostInput(Strict):
     inputs: str
     shape: tuple[int, ...]
     format: str
-    scale: float
+    scale: Finite
     rounding: str
     data: DataLevels
     preparation: dict[str, Any] | None = None

@@ -37,7 +37,7 @@ class Constants:
     """
 
     exec_start: int = 8
-    exec_result: int = 26
+    exec_result: int = 28
     conf: int = 1
     load_start: int = 8
     store_start: int = 8

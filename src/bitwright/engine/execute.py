@@ -293,7 +293,7 @@ def _finish(machine: Machine, job: Exec, finish: Output, sums: Ints, where: str)
         passed = (compared[:, :, np.newaxis] >= limits) & (limits < (1 << 31) - 1)
         counted: Ints = passed.sum(axis=-1).astype(np.int64)
         counted = (counted << finish.step) + finish.base
-        return counted
+        return _look_up(machine, finish, counted, where)
     fields, written = _rows(machine, job.parameters, -(-channels // 8))
     records = np.ascontiguousarray(fields).view("<i8").ravel()[:channels]
     flags = np.ascontiguousarray(written).reshape(-1, 8)[:channels]
@@ -304,12 +304,17 @@ def _finish(machine: Machine, job: Exec, finish: Output, sums: Ints, where: str)
     value = shifted(sums * multiplier + (records >> bits), finish.shift, finish.rounding)
     if finish.result == Result.RAW:
         return value
-    value = np.clip(value, finish.low, finish.high)
+    return _look_up(machine, finish, np.clip(value, finish.low, finish.high), where)
+
+
+def _look_up(machine: Machine, finish: Output, value: Ints, where: str) -> Ints:
+    """The tables' entries of results (pixels, channels), if there is to be a lookup."""
+    config = machine.config
     if not finish.lookup:
         return value
     if not config.tables:
         raise ProgramError("this engine has no tables", where=where)
-    output = np.arange(channels) % config.outputs
+    output = np.arange(value.shape[1]) % config.outputs
     index = value & 255
     _need(machine.tables_written[output, index], "table entry", index, where)
     found: Ints = machine.tables[output, index].astype(np.int64)

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from bitwright.base.files import atomic_write
+from bitwright.base.names import c_text
 from bitwright.data.preprocessing import HostInput, Preprocessing
 from bitwright.host.description import FILE, Description
 from bitwright.ir import Graph
@@ -58,7 +59,7 @@ def c_header(description: Description) -> str:
     """C99 header with what the host in C must know of a design."""
     source, how = description.input, description.preprocessing
     names = {
-        "NAME": f'"{description.name}"',
+        "NAME": f'"{c_text(description.name)}"',
         "DIGEST": f'"{description.digest}"',
         "CLOCK_KHZ": f"{round(description.clock_mhz * 1000)}u",
         "BAUD": f"{round(description.baud)}u",
@@ -80,7 +81,7 @@ def c_header(description: Description) -> str:
         key = f"OUTPUT{index}"
         scale = output.scale[0] if len(output.scale) == 1 else 0.0
         names |= {
-            f"{key}_NAME": f'"{output.name}"',
+            f"{key}_NAME": f'"{c_text(output.name)}"',
             f"{key}_OFFSET": f"{start}u",
             f"{key}_ELEMENTS": f"{output.elements}u",
             f"{key}_ELEMENT_BYTES": f"{output.element_bytes}u",
@@ -115,7 +116,7 @@ def c_header(description: Description) -> str:
             *(f"  {{{', '.join(map(str, row))}}}," for row in how.levels),
             "};",
         ]
-    classes = ", ".join(f'"{_c_text(name)}"' for name in description.classes)
+    classes = ", ".join(f'"{c_text(name)}"' for name in description.classes)
     lines += [
         f"#define BITWRIGHT_CLASSES {len(description.classes)}u",
         f"static const char *const bitwright_classes[] = {{{classes or '0'}}};",
@@ -128,11 +129,3 @@ def _fit_words(how: Preprocessing) -> str:
     if how.fit == "stretch":
         return "the whole image is stretched"
     return f"its short side becomes {how.short_side} pixels, and the middle is cut out"
-
-
-def _c_text(text: str) -> str:
-    """As the inside of a C string: anything but plain signs as octal bytes."""
-    return "".join(
-        chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}"
-        for b in text.encode("utf-8", "replace")
-    )

@@ -10,23 +10,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+from math import prod
 from pathlib import Path
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from bitwright.base.described import Strict
-from bitwright.base.errors import GraphError
+from bitwright.base.errors import BitwrightError, GraphError
 from bitwright.base.files import read_text
 from bitwright.data.preprocessing import Preprocessing
 from bitwright.formats import parse_format
 from bitwright.host.protocol import Hello, element_bytes
+from bitwright.ir.types import MAX_FRAME
 from bitwright.sim.beats import pack
 from bitwright.sim.spec import Design, Port
 
 FILE = "board.json"
 _MOST_BYTES = 1 << 24
+#: Of what goes over a line, in numbers and bytes: what a graph's frame may have, 8 bytes each.
+_MOST_FRAME = 8 * MAX_FRAME
+_MOST_OUTPUTS = 1024
+
+Extent = Annotated[int, Field(gt=0, le=MAX_FRAME)]
+Reals = tuple[Annotated[float, Field(allow_inf_nan=False)], ...]
+Clocks = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class Input(Strict):
@@ -40,9 +50,9 @@ class Input(Strict):
     """
 
     port: Port
-    shape: tuple[int, ...]
+    shape: tuple[Extent, ...]
     format: str | None = None
-    scale: tuple[float, ...] = ()
+    scale: Reals = ()
 
     @property
     def frame_bytes(self) -> int:
@@ -64,8 +74,8 @@ class Output(Strict):
 
     name: str
     port: Port
-    shape: tuple[int, ...]
-    scale: tuple[float, ...] = ()
+    shape: tuple[Extent, ...]
+    scale: Reals = ()
 
     @property
     def element_bytes(self) -> int:
@@ -121,16 +131,36 @@ class Description(Strict):
     name: str
     digest: str = Field(pattern=r"^[0-9a-f]{16}$")
     graph: str = ""
-    clock_mhz: float = Field(gt=0)
-    baud: float = Field(gt=0)
-    buffer_bytes: int = Field(gt=0)
+    clock_mhz: float = Field(gt=0, le=1e6)
+    baud: float = Field(gt=0, le=1e9)
+    buffer_bytes: int = Field(gt=0, le=1 << 30)
     chunk: int = Field(gt=0, le=255)
-    interval: int = 0
-    latency: int = 0
+    interval: Clocks = 0
+    latency: Clocks = 0
     input: Input
-    outputs: tuple[Output, ...] = Field(min_length=1)
+    outputs: tuple[Output, ...] = Field(min_length=1, max_length=_MOST_OUTPUTS)
     preprocessing: Preprocessing | None = None
     classes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        streams: list[Input | Output] = [self.input, *self.outputs]
+        for stream in streams:
+            what = stream.name if isinstance(stream, Output) else "input"
+            port, elements = stream.port, prod(stream.shape)
+            _check_port(what, port)
+            if elements != port.beats * port.lanes:
+                raise ValueError(
+                    f"{what}: the shape {stream.shape} is not the {port.beats} beats of "
+                    f"{port.lanes} lanes that the port has"
+                )
+        if self.answer_bytes > _MOST_FRAME:
+            raise ValueError(f"an answer has {self.answer_bytes} bytes; at most {_MOST_FRAME}")
+        how = self.preprocessing
+        said = () if how is None else (*how.size, how.channels)
+        if said and prod(said) != prod(self.input.shape):
+            raise ValueError(f"preprocessing makes {said}, the input takes {self.input.shape}")
+        return self
 
     @property
     def answer_bytes(self) -> int:
@@ -164,6 +194,20 @@ class Description(Strict):
 
     def to_json(self) -> str:
         return json.dumps(self.model_dump(mode="json"), indent=1) + "\n"
+
+
+def _check_port(what: str, port: Port) -> None:
+    """Refuse a stream that the shell cannot carry.
+
+    Raises:
+        ValueError: it is not of whole bytes, or its numbers contradict each other.
+    """
+    if port.width % 8 or port.beats * port.width > 8 * _MOST_FRAME:
+        raise ValueError(f"{what}: {port.beats} beats of {port.width} bits, expected whole bytes")
+    try:
+        _ = port.spec  # which checks it
+    except BitwrightError as error:
+        raise ValueError(f"{what}: {error.message}") from error
 
 
 def read_description(path: Path) -> Description:

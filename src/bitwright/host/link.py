@@ -38,6 +38,7 @@ _MOST_SENT = 200  # packets on their way, of 256 sequence numbers
 _LEAST_WINDOW = 64
 _FILLER = b"\0"
 _MOST_FRAMES = 1 << 12  # frames on the way, of 2^16 numbers
+_MOST_TIMES = 1000  # that the answer to a frame may be lost
 _READ_S = 0.02
 _LEAST_WAIT_S, _MOST_WAIT_S = 0.03, 1.0
 
@@ -112,6 +113,7 @@ class _Pending:
     frame: bytes
     parts: dict[int, bytes] = field(default_factory=dict)
     cycles: int = 0
+    times: int = 0  # that its answer was lost
 
 
 @dataclass(frozen=True)
@@ -420,6 +422,13 @@ class Link:
         if packet.kind is not Reply.ANSWER or not self._pending:
             return
         pending = self._pending[0]
+        if len(packet.payload) != self._part_bytes(packet.chunk):
+            raise ToolError(
+                f"the board sent {len(packet.payload)} bytes as part {packet.chunk} of an answer, "
+                f"expected are {self._part_bytes(packet.chunk)}",
+                where="board",
+                hint="load the bitstream that belongs to this design: `bitwright board load`",
+            )
         pending.parts[packet.chunk] = packet.payload
         pending.cycles = packet.cycles or pending.cycles
         if packet.chunk == self._parts - 1:
@@ -432,9 +441,25 @@ class Link:
             payload = b"".join(pending.parts[part] for part in range(self._parts))
             yield Answer(pending.number, payload, pending.cycles)
 
+    def _part_bytes(self, chunk: int) -> int:
+        """Of a part of an answer; 0: it has no such part."""
+        size = self.description.chunk
+        return max(0, min(size, self.description.answer_bytes - chunk * size))
+
     def _lost(self) -> None:
-        """The first frame's answer is gone, or a part of it: the image goes again, at the end."""
+        """The first frame's answer is gone, or a part of it: the image goes again, at the end.
+
+        Raises:
+            ToolError: for the thousandth time.
+        """
         pending = self._pending.popleft()
+        pending.times += 1
+        if pending.times > _MOST_TIMES:
+            raise ToolError(
+                f"the answer to frame {pending.number} was lost {pending.times} times",
+                where="board",
+                hint="use a shorter cable or a lower baud rate, or reset the board",
+            )
         self._first += 1
         self.statistics.repeated_frames += 1
         self._add(pending)

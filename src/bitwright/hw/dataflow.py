@@ -24,12 +24,12 @@ from types import MappingProxyType
 import numpy as np
 
 from bitwright.base.errors import GraphError
-from bitwright.hw.blocks import Block, Pad, Port, Times, Window, blocks_of
+from bitwright.hw.blocks import Block, Fifo, Pad, Port, Times, Window, blocks_of
 from bitwright.ir import Graph, Node
 
 _EARLY = -(1 << 40)
 DIRECT_BEATS = 2  # what the two-entry register at the end of every block holds
-FIFO_LATENCY = 2
+FIFO_LATENCY = Fifo.LATENCY
 _AXIS_LATENCY = 1  # the register at either end of the top
 
 

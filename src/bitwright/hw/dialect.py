@@ -170,6 +170,12 @@ _KERNEL = AttrSpec("ints", "(height, width)")
 _RAM = AttrSpec("str", "memory: auto, distributed (LUT) or block", "auto", RAM_STYLES)
 _MULT = AttrSpec("str", "multipliers: auto, lut or dsp", "auto", MULT_STYLES)
 
+_MULTIPLIERS = {
+    "dsp_pe": AttrSpec("int", "of res_type dsp: PE rows that use DSP blocks; 0: all", 0),
+    "dsp_pack": AttrSpec("int", "products of a row that a DSP block makes and adds", 1),
+    "dsp_share": AttrSpec("int", "1: a DSP block makes products of two rows", 0),
+    "adders": AttrSpec("int", "adders in a line between registers", 1),
+}
 _MODE = AttrSpec("str", "weights in the unit or from outside", "internal_embedded", MEM_MODES)
 _WEIGHTS = {
     "weight_format": AttrSpec("str", "number format of the weights"),
@@ -238,6 +244,7 @@ _OPS = (
             "simd": _SIMD,
             "ram_style": _RAM,
             "res_type": _MULT,
+            **_MULTIPLIERS,
         },
         params={
             "weight": ParamSpec("(groups*MH, MW)", "levels, columns in order (kh, kw, c)"),
@@ -256,6 +263,7 @@ _OPS = (
             "pe": PE,
             "ram_style": _RAM,
             "res_type": _MULT,
+            **_MULTIPLIERS,
         },
         params={
             "weight": ParamSpec("(C, window)", "levels, pixels in order (kh, kw)"),

@@ -25,6 +25,7 @@ _KEYS = {
     "SIMD": "simd",
     "ram_style": "ram_style",
     "resType": "res_type",
+    "DspPE": "dsp_pe",
     "mem_mode": "mem_mode",
     "depth": "depth",
     "pixels": "pixels",
@@ -46,6 +47,8 @@ class NodeFolding:
         pe, simd: elements a cycle, out and in.
         ram_style: memory of weights or rows: auto, distributed (LUT) or block.
         res_type: multipliers: auto, lut or dsp.
+        dsp_pe: of a unit with res_type dsp, so many of its PE rows multiply in DSP blocks, the
+            others in LUTs; all where it is not given (our addition to FINN's keys).
         mem_mode: where weights live: ``internal_embedded``, in the unit, or ``external``, read
             from a memory on the weight port (`hw.external`).
         depth: beats of the FIFO in front of the node, instead of the computed depth; of a join,
@@ -58,6 +61,7 @@ class NodeFolding:
     simd: int | None = None
     ram_style: str | None = None
     res_type: str | None = None
+    dsp_pe: int | None = None
     mem_mode: str | None = None
     depth: int | tuple[int, ...] | None = None
     pixels: int | None = None

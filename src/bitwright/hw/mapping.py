@@ -16,6 +16,10 @@ from bitwright.hw.memory import FAMILIES
 from bitwright.hw.template import template
 from bitwright.ir import Attr, Graph, Node, rebuild
 
+# Time in which one more adder fits between two registers, with the way to it; generous.
+_ADDER_NS = {"ecp5": 6.0, "ice40": 9.0, "xc7": 2.5, "xcup": 1.4, "cyclonev": 4.5}
+_MOST_ADDERS = 4
+
 
 @dataclass(frozen=True)
 class MapOptions:
@@ -26,11 +30,22 @@ class MapOptions:
         fifos: put FIFOs where the timing model needs them (off: blocks are connected directly,
             which is correct but may run slower).
         memory: what external weights are read from.
+        clock_mhz: the clock that is wanted: a slow one needs fewer registers; None: every adder
+            has one.
     """
 
     family: str = "ecp5"
     fifos: bool = True
     memory: WeightMemory = field(default_factory=WeightMemory)
+    clock_mhz: float | None = None
+
+    @property
+    def adders(self) -> int:
+        """Adders in a line between registers of a unit that multiplies."""
+        if self.clock_mhz is None:
+            return 1
+        fitting = int(1000.0 / self.clock_mhz / _ADDER_NS[self.family])
+        return max(1, min(fitting, _MOST_ADDERS))
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -82,6 +97,8 @@ def apply_folding(hardware: Graph, folding: Folding, options: MapOptions) -> Gra
         before = max((lanes[edge] for edge in node.inputs if edge in lanes), default=None)
         attrs.update(_fold_attrs(hardware, block, choices, before))
         attrs.update(_style_attrs(block, choices[node.name]))
+        if "adders" in attrs:
+            attrs["adders"] = options.adders
         legal = _checked(hardware, replace(node, attrs=attrs))
         _check_order(hardware, legal, lanes)
         nodes.append(legal.node)
@@ -171,12 +188,14 @@ def _wanted_lanes(
     return choice.pe or choice.simd or before or 1
 
 
-def _style_attrs(block: Block, choice: NodeFolding) -> dict[str, str]:
-    attrs: dict[str, str] = {}
+def _style_attrs(block: Block, choice: NodeFolding) -> dict[str, str | int]:
+    attrs: dict[str, str | int] = {}
     if "ram_style" in block.node.attrs:
         attrs["ram_style"] = choice.ram_style or "auto"
     if "res_type" in block.node.attrs:
         attrs["res_type"] = choice.res_type or "auto"
+    if "dsp_pe" in block.node.attrs:
+        attrs["dsp_pe"] = choice.dsp_pe or 0
     if "mem_mode" in block.node.attrs and choice.mem_mode is not None:
         attrs["mem_mode"] = choice.mem_mode
     return attrs
@@ -197,6 +216,12 @@ def _checked(hardware: Graph, node: Node) -> Block:
                 where=f"folding, {node.name}",
                 hint=f"legal are {', '.join(map(str, divisors(limit)))}",
             )
+    if "dsp_pe" in node.attrs and node.integer("dsp_pe") > node.integer("pe"):
+        raise RecipeError(
+            f"DspPE={node.integer('dsp_pe')} is more than PE={node.integer('pe')}",
+            where=f"folding, {node.name}",
+            hint="it is how many of the PE rows multiply in DSP blocks",
+        )
     if isinstance(plain, Window) and node.integer("pixels") < plain.span:
         raise RecipeError(
             f"pixels={node.integer('pixels')} is less than the {plain.span} that a window spans",
@@ -253,6 +278,8 @@ def folding_of(hardware: Graph) -> Folding:
         if node.op in UNFOLDED:
             continue
         names = [n for n in _CHOICES if n in node.attrs]
+        if "dsp_pe" in names and node.integer("dsp_pe") in (0, node.integer("pe")):
+            names.remove("dsp_pe")  # res_type says it
         choice = NodeFolding.from_attrs({n: _plain(node, n) for n in names})
         depths = tuple(_depth_before(hardware, edge) for edge in node.inputs)
         if any(depth is not None for depth in depths):
@@ -268,7 +295,7 @@ def _depth_before(hardware: Graph, edge: str) -> int | None:
     return producer.integer("depth") if fifo and producer is not None else None
 
 
-_CHOICES = ("pe", "simd", "ram_style", "res_type", "mem_mode", "pixels")
+_CHOICES = ("pe", "simd", "ram_style", "res_type", "dsp_pe", "mem_mode", "pixels")
 #: Blocks that no folding names: they have the lanes of the streams they pass on.
 UNFOLDED = ("fifo", "dwc", "fork", "flatten")
 

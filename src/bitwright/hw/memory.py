@@ -217,3 +217,14 @@ def dsp_count(family: str, a_bits: int, b_bits: int) -> float:
     wide, narrow, cost = _MULTIPLIER[family]
     long, short = max(a_bits, b_bits), min(a_bits, b_bits)
     return math.ceil(long / wide) * math.ceil(short / narrow) * cost
+
+
+def fits_multiplier(family: str, a_bits: int, b_bits: int) -> bool:
+    """Whether one hardware multiplier holds signed operands of these widths."""
+    wide, narrow, _ = _MULTIPLIER[family]
+    return max(a_bits, b_bits) <= wide and min(a_bits, b_bits) <= narrow
+
+
+def multiplier_cost(family: str) -> float:
+    """What one hardware multiplier counts as."""
+    return _MULTIPLIER[family][2]

@@ -265,12 +265,11 @@ class Product:
         return 1 if self.dsp else ceil(self.factor / 2)
 
     @property
-    def latency(self) -> int:
-        """Cycles beyond those of one digit of integers, without the trees (`ExtraLatency`)."""
-        more = int(self.weight.index > 0)
-        if self.is_float:
-            more += 1 if self.factor == 1 else 2
-        return more + (self.digits - 1).bit_length()
+    def multiply_stages(self) -> int:
+        """Registers of a multiplication whose place no adder decides: of a float, or in a DSP."""
+        if not self.is_float:
+            return 1
+        return 2 if self.factor == 1 else 3 + (self.digits - 1).bit_length()
 
     @property
     def operand_bits(self) -> int:
@@ -293,14 +292,19 @@ class Product:
 
     @property
     def term_bits(self) -> int:
-        """Bits of one leaf of the adder tree."""
+        """Bits of one leaf of the adder tree, where a multiplication makes one product."""
         if self.xnor:
-            return 3
+            return 2
         if self.is_float:
             return self.product_bits + self.act.reach + self.weight.reach
         if self.one_bit:
-            return self.operand_bits + 1
-        return self.operand_bits + (self.weight.width if self.dsp else 2)
+            return self.number_bits + 1
+        return self.number_bits + (self.weight.width if self.dsp else 2)
+
+    @property
+    def number_bits(self) -> int:
+        """Bits of the factor of integers that is not taken apart, without a sign of its own."""
+        return self.weight.width if self.act.bipolar else self.act.width
 
     @property
     def cells(self) -> int:
@@ -312,7 +316,7 @@ class Product:
             return self.operand_bits + (0 if plain else self.factor * (self.operand_bits + 1))
         if self.one_bit:
             return self.operand_bits + 1
-        return 0 if self.dsp else self.weight.width * (self.operand_bits + 1)
+        return 0 if self.dsp else self.digits * self.term_bits
 
     @property
     def small(self) -> bool:
@@ -335,8 +339,12 @@ class Product:
         return rom_luts(family, 1 << weight.index, weight.width) if weight.index else 0.0
 
     def cost_kind(self, op: str) -> str:
-        """The line of the cost model: units whose operands are codes have one of their own."""
-        return "matvec_codes" if self.is_float or self.weight.index else op
+        """The line of the cost model: units whose operands are codes, and those that compare bits,
+        have one of their own.
+        """
+        if self.is_float or self.weight.index:
+            return "matvec_codes"
+        return f"{op}_xnor" if self.xnor and op == "matvec" else op
 
     def parameters(self) -> Mapping[str, int | str]:
         """Parameters of `matvec` and `depthwise` that say what the operands are."""

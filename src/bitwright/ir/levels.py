@@ -25,13 +25,14 @@ def check_levels(name: str, tensor_type: TensorType, levels: IntArray) -> IntArr
             f"expected shape (N, {', '.join(map(str, tensor_type.shape))}), got {array.shape}",
             where=name,
         )
-    array = array.astype(np.int64, copy=False)
-    if array.size and (array.min() < tensor_type.lo or array.max() > tensor_type.hi):
+    # Python's integers: those of numpy wrap where the array has 64 bits without a sign.
+    if array.size and (int(array.min()) < tensor_type.lo or int(array.max()) > tensor_type.hi):
         raise GraphError(
             f"levels [{array.min()}, {array.max()}] leave the interval "
             f"[{tensor_type.lo}, {tensor_type.hi}]",
             where=name,
         )
+    array = array.astype(np.int64, copy=False)
     if tensor_type.is_bipolar and not bool((array != 0).all()):
         raise GraphError("a bipolar tensor holds -1 and +1 only, got 0", where=name)
     if tensor_type.code_format is not None:

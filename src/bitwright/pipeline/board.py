@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,8 @@ from bitwright.host.description import FILE
 from bitwright.host.images import image_files, levels_of
 from bitwright.host.protocol import line_bytes
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
-from bitwright.pipeline.designs.folder import is_design
-from bitwright.pipeline.designs.steps import IMPLEMENT, MAP
+from bitwright.pipeline.designs.folder import is_design, open_design
+from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, map_design
 from bitwright.pipeline.run_files import check_run_folder
 from bitwright.pipeline.steps.levels import INPUTS, LABEL, LEVELS, read_levels
 from bitwright.pipeline.steps.lower import GRAPH, INPUT
@@ -192,8 +193,7 @@ def choose_images(
 
 def _read_levels(path: Path, shape: tuple[int, ...]) -> IntArray:
     found = read_array(path)
-    size = int(np.prod(shape))
-    if found.size % size:
+    if found.size % prod(shape) or (found.size and int(found.max()) > np.iinfo(np.int64).max):
         raise DataError(
             f"expected integers (N, {', '.join(map(str, shape))}), "
             f"found {found.dtype} {found.shape}",
@@ -230,7 +230,8 @@ def run_on_board(
         if simulated:
             progress("compiling the simulated board", 0, 0)
             expected = count or _known_count(subject)
-            made = SimulatedBoard.build(subject.design, clock_mhz=_clock(subject), frames=expected)
+            rtl = _own_rtl(subject, progress)
+            made = SimulatedBoard.build(rtl, clock_mhz=_clock(subject), frames=expected)
             description = subject.description(made.description)
             images = choose_images(subject, description, places, count)
             board = stack.enter_context(made.start(faults))
@@ -261,6 +262,13 @@ def run_on_board(
         statistics=link.statistics,
         line=board.report if board else None,
     )
+
+
+def _own_rtl(subject: BoardSubject, progress: Progress) -> Path:
+    """The RTL that is run; that of a design folder, which may be anybody's, is made here."""
+    if not is_design(subject.place):
+        return subject.design
+    return map_design(open_design(subject.place), progress) / RTL
 
 
 def board_description(subject: BoardSubject) -> Description:

@@ -21,10 +21,12 @@ from pydantic import (
     model_validator,
 )
 
+from bitwright.base.errors import RecipeError
 from bitwright.data.spec import DatasetSpec
 from bitwright.low_precision.config import AS_TRAINED, formats_as_trained
 from bitwright.models.catalog import ModelSpec
 from bitwright.pipeline.recipe_hardware import Count, HardwareSection, Section
+from bitwright.quantize.presets import without_preset
 from bitwright.tasks.catalog import TaskSpec
 from bitwright.train.config import Phases, TrainConfig
 
@@ -144,8 +146,8 @@ class Recipe(Section):
         model: the network; a name alone has the defaults.
         task: what the network is for: what labels are, what it must give, loss and metrics; a name
             alone has the defaults.
-        quant: the policy: which operand of which layer gets which format; or ``as_trained``: the
-            lowest level of ``train.float.low_precision``.
+        quant: the policy: which operand of which layer gets which format; the name of a preset; or
+            ``as_trained``: the lowest level of ``train.float.low_precision``.
         teacher: who teaches, a section or a list of them; several are an ensemble, none is the
             student's own float self.
         train: how it is trained.
@@ -187,6 +189,14 @@ class Recipe(Section):
         if low is None:
             raise ValueError(f"quant: {AS_TRAINED} needs train.float.low_precision")
         return {**fields, "quant": formats_as_trained(low)}
+
+    @field_validator("quant", mode="before")
+    @classmethod
+    def _preset_written_out(cls, value: Any) -> Any:
+        try:
+            return without_preset(value)
+        except RecipeError as error:
+            raise ValueError(f"{error.message}; {error.hint}") from error
 
     @model_validator(mode="after")
     def _float_teacher(self) -> Recipe:

@@ -177,8 +177,10 @@ def never_negative(plan: Plan, node: fx.Node) -> bool:
 
 
 def common_concats(plan: Plan, policy: Policy | None) -> set[fx.Node]:
-    """The concatenations whose parts must have one scale."""
+    """The concatenations whose parts must have one scale: all, if the policy says so."""
     found: set[fx.Node] = set()
+    if policy is not None and policy.concat_scales == "shared":
+        found |= {node for node, match in plan.matches.items() if match.kind is Kind.CAT}
     for tensor, through in _demands(plan, policy):
         _mark(plan, tensor, through, found)
     return found

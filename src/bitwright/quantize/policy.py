@@ -31,12 +31,15 @@ class Policy:
             quantized anew every time, not for a network that is to be frozen.
         methods: of post-training quantization, what brings a trained float network into these
             formats; words as `method_words` has them.
+        concat_scales: of the parts of a concatenation: ``shared``, one for all, as engines want it
+            that move bytes; ``own``, each its own wherever no product needs one.
     """
 
     rules: tuple[Rule, ...]
     threshold_bits: int = 6
     training: bool = False
     methods: tuple[str, ...] = ("calibrate",)
+    concat_scales: str = "own"
 
     @classmethod
     def uniform(
@@ -62,8 +65,13 @@ class Policy:
         Raises:
             RecipeError: names the field, what is wrong with it and what is allowed.
         """
-        rules, threshold_bits, methods = parse_quant(data, where)
-        return cls(rules, threshold_bits, methods=methods)
+        found = parse_quant(data, where)
+        return cls(
+            found.rules,
+            found.threshold_bits,
+            methods=found.methods,
+            concat_scales=found.concat_scales,
+        )
 
     @classmethod
     def for_training(cls, data: Mapping[str, Any], where: str = "arithmetic") -> Policy:

@@ -9,6 +9,7 @@ from bitwright.quantize.method_words import ORDER, RECIPE_DEFAULT
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.policy_parse import (
     BASE_ROLES,
+    CONCAT_SCALES,
     DEFAULTS,
     POSITIONS,
     READERS,
@@ -16,6 +17,7 @@ from bitwright.quantize.policy_parse import (
     THRESHOLD_BITS,
     THRESHOLD_RANGE,
 )
+from bitwright.quantize.presets import KEY as PRESET
 from bitwright.quantize.spec import Change, Product, Role, Selector
 
 
@@ -44,8 +46,11 @@ def _policy(place: str) -> KeySection:
             f"[{', '.join(RECIPE_DEFAULT)}]",
         ),
         "rules": ("a list of sections", "[]"),
+        "concat_scales": (", ".join(CONCAT_SCALES), CONCAT_SCALES[0]),
     }
     keys = [Key(f"{place}.{name}", *said, policy[name]) for name, said in others.items()]
+    preset = "whole section under a name; what else is given changes it (`list presets`)."
+    keys.insert(0, Key(f"{place}.{PRESET}", "a name", "null", preset))
     summary = parse_docstring(Policy.__doc__).summary
     return KeySection((place,), summary, (*operands, *keys))
 

@@ -10,6 +10,7 @@
       activation: {format: uint4, scale: percentile, percentile: 99.5}
       threshold_bits: 6
       methods: [fold, calibrate, gptq, bias]   # after training; left out: calibrate
+    concat_scales: shared             # left out: own
       rules:                            # later rules win, field by field
         - {layers: 'head', role: weight, format: int8, granularity: per_tensor}
         - {position: first, role: weight, format: int8}
@@ -40,6 +41,7 @@ from bitwright.formats.integer import MAX_BITS
 from bitwright.formats.rounding import Overflow, Rounding
 from bitwright.quantize.method_words import RECIPE_DEFAULT, check_words
 from bitwright.quantize.policy_defaults import complete
+from bitwright.quantize.presets import KEY, without_preset
 from bitwright.quantize.spec import (
     OPERAND_ROLES,
     RESULT_ROLES,
@@ -55,8 +57,9 @@ from bitwright.quantize.spec import (
 
 BASE_ROLES = (Role.INPUT, Role.WEIGHT, Role.ACTIVATION, Role.BIAS)
 _TRAINING_ROLES = (*OPERAND_ROLES, *RESULT_ROLES)
-OTHERS = ("rules", "threshold_bits", "methods")
+OTHERS = ("rules", "threshold_bits", "methods", "concat_scales")
 POSITIONS = ("first", "last")
+CONCAT_SCALES = ("own", "shared")
 THRESHOLD_BITS = 6  # where a recipe says nothing
 THRESHOLD_RANGE = (1, 12)
 SELECTOR_FIELDS = ("layers", "type", "position", "role", "product")
@@ -64,17 +67,27 @@ SELECTOR_FIELDS = ("layers", "type", "position", "role", "product")
 E = TypeVar("E", bound=str)
 
 
-def parse_quant(
-    data: Mapping[str, Any], where: str
-) -> tuple[tuple[Rule, ...], int, tuple[str, ...]]:
-    """The rules, ``threshold_bits`` and ``methods``; see the module's docstring.
+@dataclass(frozen=True)
+class Parsed:
+    """What a ``quant`` section says; the words of `policy.Policy`."""
+
+    rules: tuple[Rule, ...]
+    threshold_bits: int
+    methods: tuple[str, ...]
+    concat_scales: str
+
+
+def parse_quant(data: Mapping[str, Any], where: str) -> Parsed:
+    """Rules, ``threshold_bits``, ``methods`` and ``concat_scales``; see the module's docstring. A
+    ``preset`` is written out first (`presets`).
 
     Scores need one common scale, so the last layer's weights are per tensor unless a rule of the
     user says otherwise (and then `inspect_model` objects).
     """
+    data = without_preset(data, where)
     if not isinstance(data, Mapping):
         raise RecipeError(f"expected a mapping, found {data!r}", where=where)
-    _known(data, (*(role.value for role in BASE_ROLES), *OTHERS), where)
+    _known(data, (*(role.value for role in BASE_ROLES), *OTHERS, KEY), where)
     rules = []
     for role in BASE_ROLES:
         given = data.get(role.value, DEFAULTS.get(role))
@@ -86,7 +99,12 @@ def parse_quant(
     rules += [_rule(entry, place) for entry, place in _listed(data, where)]
     place = f"{where}.threshold_bits"
     bits = _integer(data.get("threshold_bits", THRESHOLD_BITS), place, *THRESHOLD_RANGE)
-    return tuple(rules), bits, _methods(data.get("methods"), f"{where}.methods")
+    methods = _methods(data.get("methods"), f"{where}.methods")
+    given = data.get("concat_scales", CONCAT_SCALES[0])
+    if given not in CONCAT_SCALES:
+        words = " or ".join(CONCAT_SCALES)
+        raise RecipeError(f"expected {words}, found {given!r}", where=f"{where}.concat_scales")
+    return Parsed(tuple(rules), bits, methods, given)
 
 
 def _listed(data: Mapping[str, Any], where: str) -> list[tuple[Any, str]]:

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from bitwright.base.figures import number
 from bitwright.base.records import BlockRow, EdgeRow
+from bitwright.report.flow import Bypass, lanes_of
 from bitwright.report.svg import drawing, shorten, text_at
 
 _BOX_WIDTH, _BOX_HEIGHT, _STEP = 214.0, 34.0, 58.0
@@ -24,16 +25,6 @@ _ROWS = 12  # of a column, before another one is begun
 _COLUMNS = 3
 _METER = 92.0
 _TIMES = "\u00d7"
-
-
-@dataclass(frozen=True)
-class _Bypass:
-    """An edge that passes other blocks by: its ends, as places in the order, and its lane."""
-
-    start: int
-    end: int
-    lane: int
-    words: str
 
 
 @dataclass(frozen=True)
@@ -92,7 +83,7 @@ def pipeline_diagram(
     ends = [(order.get(e.source, 0), order.get(e.target, last), e) for e in edges]
     words = {id(e): edge_words(e, interval, clock_mhz) for e in edges}
     straight = {a: words[id(e)] for a, b, e in ends if b == a + 1}
-    bypasses = _lanes([(a, b, words[id(e)]) for a, b, e in ends if b != a + 1])
+    bypasses = lanes_of([(a, b, words[id(e)]) for a, b, e in ends if b != a + 1])
     count = last + 1
     columns = min(_COLUMNS, ceil(count / _ROWS))
     rows = ceil(count / columns)
@@ -114,22 +105,6 @@ def pipeline_diagram(
         parts += _notes(x, y, starting, blocks, beside=place in straight)
     width = columns * grid.column
     return drawing(width, _TOP + rows * _STEP + 6, "The pipeline", parts)
-
-
-def _lanes(edges: Sequence[tuple[int, int, str]]) -> list[_Bypass]:
-    """Lanes such that no two edges that overlap share one; short edges lie inside."""
-    free: list[list[tuple[int, int]]] = []
-    found = []
-    for start, end, words in sorted(edges, key=lambda e: (e[1] - e[0], e[0])):
-        lane = next(
-            (n for n, taken in enumerate(free) if all(end <= a or b <= start for a, b in taken)),
-            len(free),
-        )
-        if lane == len(free):
-            free.append([])
-        free[lane].append((start, end))
-        found.append(_Bypass(start, end, lane, words))
-    return found
 
 
 def _box(x: float, y: float, block: BlockRow, interval: int) -> list[str]:
@@ -170,7 +145,7 @@ def _arrow(x: float, y: float, words: str, *, last_of_column: bool) -> list[str]
     ]
 
 
-def _bypass(edge: _Bypass, grid: _Grid) -> list[str]:
+def _bypass(edge: Bypass, grid: _Grid) -> list[str]:
     """A line down its lane, in every column that it passes."""
     rows = grid.rows
     parts, colour = [], f"var(--c{2 + edge.lane % 3})"
@@ -194,7 +169,7 @@ def _bypass(edge: _Bypass, grid: _Grid) -> list[str]:
 
 
 def _notes(
-    x: float, y: float, starting: Sequence[_Bypass], blocks: Sequence[BlockRow], *, beside: bool
+    x: float, y: float, starting: Sequence[Bypass], blocks: Sequence[BlockRow], *, beside: bool
 ) -> list[str]:
     """What flows on the edges that leave a block for its side."""
     if not starting:

@@ -125,11 +125,18 @@ def shorten(words: str, most: int) -> str:
     return f"{words[: most - 1 - tail]}…{words[-tail:]}"
 
 
-def bars(title: str, rows: Sequence[tuple[str, float, str]], limit: float | None = None) -> Markup:
+def bars(
+    title: str,
+    rows: Sequence[tuple[str, float, str]],
+    limit: float | None = None,
+    *,
+    titled: bool = False,
+) -> Markup:
     """Horizontal bars: (label, value, text shown); the longest fills the width.
 
     Args:
         limit: the value that fills the width, if not the largest.
+        titled: write the title above the bars; else it is a tooltip alone.
     """
     if not rows:
         return Markup("")
@@ -137,9 +144,10 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]], limit: float | None
     step = 24.0 if len(rows) <= 16 else 17.0
     thick = step - 8 if len(rows) <= 16 else step - 5
     top = max([value for _, value, _ in rows] + ([limit] if limit else [])) or 1.0
-    parts = []
+    above = 18.0 if titled else 0.0
+    parts = [text_at(4, 13, title, "start", "b")] if titled else []
     for index, (label, value, shown) in enumerate(rows):
-        y = 6 + index * step
+        y = above + 6 + index * step
         length = max(1.0, bar_width * value / top)
         base = y + 2 + thick / 2 + 4
         parts.append(
@@ -153,7 +161,7 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]], limit: float | None
                 f'class="{style}"/>'
             )
         parts.append(text_at(label_width + bar_width + 8, base, shown, "start", "b"))
-    return drawing(label_width + bar_width + 110, 12 + len(rows) * step, title, parts)
+    return drawing(label_width + bar_width + 110, above + 12 + len(rows) * step, title, parts)
 
 
 def _brief(count: int) -> str:

@@ -8,13 +8,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+from markupsafe import Markup
 
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write
 from bitwright.base.version import __version__
 from bitwright.report.page import render_template
-from bitwright.report.scatter import Scatter
 from bitwright.report.table import Table
+
+
+class Plot(Protocol):
+    """What can be drawn: `Scatter`, `Bars`."""
+
+    def to_svg(self) -> Markup:
+        """The drawing; empty if there is nothing to draw."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +31,7 @@ class Section:
     """One table with its plots."""
 
     table: Table
-    plots: tuple[Scatter, ...] = ()
+    plots: tuple[Plot, ...] = ()
 
 
 def render_tables(

@@ -21,12 +21,13 @@ enum { SAYS_HELLO = 1, SAYS_STATUS = 2, SAYS_ANSWER = 3 }; /* of the device */
 enum { VERSION = 1, HOST_HEAD = 8, DEVICE_HEAD = 20, CRC_BYTES = 4, HELLO_BYTES = 32 };
 enum { IS_OPEN = 1, MOST_SENT = 200, LEAST_CHUNK = 16, MOST_CHUNK = 255, LEAST_WINDOW = 64 };
 enum { TRIES = 50, TRY_MS = 200, LEAST_WAIT_MS = 40, MOST_WAIT_MS = 1000, PATIENCE_MS = 10000 };
-enum { MOST_FRAMES = 4096 };
+enum { MOST_FRAMES = 4096, MOST_TIMES = 1000 };
 
 /* One frame whose answer is not whole. */
 typedef struct {
   size_t number;
   uint32_t parts;
+  uint32_t times; /* that its answer was lost */
 } pending;
 
 /* A packet on its way. */
@@ -349,10 +350,12 @@ static int learn(bitwright_board *board, stream *s) {
 
 /* The first frame's answer, or a part of it, is gone: the frame goes again, behind the others.
  * What has come of its answer stays. */
-static void lost_answer(bitwright_board *board, stream *s) {
-  const pending frame = s->queue[s->head++ % MOST_FRAMES];
+static int lost_answer(bitwright_board *board, stream *s) {
+  pending frame = s->queue[s->head++ % MOST_FRAMES];
+  if (++frame.times > MOST_TIMES) return fail(board, "an answer was lost a thousand times", 0);
   queue_frame(s, frame);
   board->statistics.repeated_frames++;
+  return 0;
 }
 
 static int take(bitwright_board *board, stream *s, const uint8_t *payload) {
@@ -362,12 +365,15 @@ static int take(bitwright_board *board, stream *s, const uint8_t *payload) {
   if (learn(board, s) != 0) return -1;
   const uint32_t behind = (board->frame - (uint32_t)s->head) & 0xFFFFu;
   if (behind >= 0x8000u) return 0;
-  for (uint32_t i = 0; i < behind && s->head != s->tail; i++) lost_answer(board, s);
+  for (uint32_t i = 0; i < behind && s->head != s->tail; i++) {
+    if (lost_answer(board, s) != 0) return -1;
+  }
   if (board->kind != SAYS_ANSWER || s->head == s->tail || board->chunk >= BITWRIGHT_PARTS) return 0;
   pending *entry = &s->queue[s->head % MOST_FRAMES];
   uint8_t *answer = s->answers + entry->number * BITWRIGHT_ANSWER_BYTES;
-  if (board->chunk * BITWRIGHT_CHUNK + board->length > BITWRIGHT_ANSWER_BYTES) {
-    return fail(board, "an answer is too long", 0);
+  const uint32_t left = BITWRIGHT_ANSWER_BYTES - board->chunk * BITWRIGHT_CHUNK;
+  if (board->length != (left < BITWRIGHT_CHUNK ? left : BITWRIGHT_CHUNK)) {
+    return fail(board, "a part of an answer has another length than it must", 0);
   }
   if (entry->parts == board->chunk) { /* else one before it is missing, or it is here already */
     memcpy(answer + board->chunk * BITWRIGHT_CHUNK, payload, board->length);
@@ -375,8 +381,7 @@ static int take(bitwright_board *board, stream *s, const uint8_t *payload) {
   }
   if (board->chunk == BITWRIGHT_PARTS - 1u) {
     if (entry->parts < BITWRIGHT_PARTS) {
-      lost_answer(board, s);
-      return 0;
+      return lost_answer(board, s);
     }
     if (s->cycles) s->cycles[entry->number] = board->cycles;
     s->head++;
@@ -404,7 +409,7 @@ int bitwright_run(bitwright_board *board, const uint8_t *frames, size_t count, u
   while (s->done < count && result == 0) {
     while (s->next < count && s->tail - s->head < MOST_FRAMES - 1u &&
            (uint32_t)s->tail * BITWRIGHT_INPUT_BYTES - s->base < 2u * BITWRIGHT_BUFFER_BYTES) {
-      queue_frame(s, (pending){s->next++, 0});
+      queue_frame(s, (pending){s->next++, 0, 0});
     }
     if ((result = push(board, s)) != 0) break;
     const int got = receive(board, payload, silence);

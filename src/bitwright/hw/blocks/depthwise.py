@@ -46,7 +46,7 @@ class Depthwise(ProductUnit):
         return self.input_type.size
 
     def foldings(self) -> tuple[Fold, ...]:
-        return pe_foldings(self.output_type.channels, ram_style=STYLES, res_type=self.kinds)
+        return self.with_multipliers(pe_foldings(self.output_type.channels, ram_style=STYLES))
 
     def firing(self) -> Firing:
         steps, window = np.arange(self.inputs[0].beats, dtype=np.int64), self.folds[1]

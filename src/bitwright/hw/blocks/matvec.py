@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -66,6 +67,10 @@ class MatVec(ProductUnit):
         return self.groups * self.folds[0] * self.folds[1]
 
     @property
+    def shares(self) -> bool:
+        return True
+
+    @property
     def external(self) -> bool:
         """Whether the weights come from outside; see `hw.external`."""
         return self.node.string("mem_mode") == EXTERNAL
@@ -73,10 +78,10 @@ class MatVec(ProductUnit):
     def foldings(self) -> tuple[Fold, ...]:
         rows, columns = self.matrix
         lanes = {"pe": divisors(rows), "simd": divisors(columns)}
-        styles = {"ram_style": STYLES, "res_type": self.kinds}
+        styles: dict[str, Sequence[int | str]] = {"ram_style": STYLES}
         if self.external:
             styles |= {"ram_style": ("auto",), "mem_mode": (EXTERNAL,)}
-        return all_foldings("simd", "pe", **lanes, **styles)
+        return self.with_multipliers(all_foldings("simd", "pe", **lanes, **styles))
 
     @property
     def interval(self) -> int:
@@ -116,7 +121,7 @@ class MatVec(ProductUnit):
 
     def resolve(self, family: str) -> Node:
         if self.external:  # its buffer is sized later, by `hw.external`
-            return self.with_attrs(res_type=self.res_type)
+            return self.resolve_multipliers(family)
         return super().resolve(family)
 
     def memory_cost(self, family: str) -> Resources:
@@ -163,7 +168,7 @@ class MatVec(ProductUnit):
         rows, columns = self.matrix
         parameters: dict[str, int | str] = {} if self.groups == 1 else {"Groups": self.groups}
         parameters |= {"MW": columns, "MH": rows, "PE": self.pe, "SIMD": self.simd}
-        parameters |= self.parameters()
+        parameters |= {**self.parameters(), **self.packing_parameters()}
         if self.external:
             return Instance("matvec_stream", parameters, self.constants())
         parameters["RomStyle"] = STYLE_CODES[self.string("ram_style")]

@@ -16,9 +16,9 @@ from bitwright.hw.memory import STYLE_CODES
 @final
 @dataclass(frozen=True)
 class Fifo(Block):
-    """First in, first out; module `stream_fifo`, latency 2."""
+    """First in, first out; module `stream_fifo`, latency 3."""
 
-    LANES, LATENCY = "lanes", 2
+    LANES, LATENCY = "lanes", 3
 
     @property
     def depth(self) -> int:

@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from bitwright.base.errors import GraphError
 from bitwright.base.figures import Resources
 from bitwright.formats import parse_format
-from bitwright.hw.blocks.base import Block
+from bitwright.hw.blocks.base import Block, Fold
+from bitwright.hw.blocks.rows import Packing, Row, packing_of
 from bitwright.hw.memory import Memory, pack_lanes, rom_luts, rom_resources, rom_style, unpack_lanes
 from bitwright.hw.operands import Operand, Product, stream_operand, weight_operand
 from bitwright.ir import IntArray, Node, bits_for_interval
 
 STYLES, KINDS = ("distributed", "block"), ("lut", "dsp")  # of memories, of multipliers
+_PARTS = 4  # rows are divided by, some of them in DSP blocks
 
 
 @lru_cache(maxsize=64)
@@ -65,11 +68,46 @@ class ProductUnit(Block):
 
     @cached_property
     def product(self) -> Product:
-        """The products of a processing element."""
+        """The products of a processing element, in LUTs."""
         act = stream_operand(self.input_type, self.node.source or self.name)
-        plain = Product(act, _node_weights(self.node))
-        wanted = self.string("res_type") == "dsp" and not plain.one_bit
-        return Product(act, plain.weight, dsp=wanted)
+        return Product(act, _node_weights(self.node))
+
+    @property
+    def shares(self) -> bool:
+        """Whether all rows have the same activations."""
+        return False
+
+    @property
+    def dsp_rows(self) -> int:
+        """Processing elements that multiply in DSP blocks: `dsp_pe`, all where that is 0."""
+        if self.string("res_type") != "dsp" or self.product.one_bit:
+            return 0
+        return self.integer("dsp_pe") or self.pe
+
+    @property
+    def packing(self) -> Packing:
+        """What a multiplication of a DSP block does, as `resolve` has set it."""
+        return Packing(max(1, self.integer("dsp_pack")), bool(self.integer("dsp_share")))
+
+    def rows(self, family: str | None = None) -> tuple[tuple[int, Row], ...]:
+        """How many rows there are in LUTs and in DSP blocks, and what one of them is.
+
+        Args:
+            family: before `resolve`, which gives the packing.
+        """
+        packing, step = self.packing, self.integer("adders")
+        if family is not None:
+            packing = self._best_packing(family)
+        dsp = replace(self.product, dsp=True)
+        kinds = (
+            (self.pe - self.dsp_rows, Row(self.product, self.simd, step=step)),
+            (self.dsp_rows, Row(dsp, self.simd, packing, step)),
+        )
+        return tuple(kind for kind in kinds if kind[0])
+
+    def _best_packing(self, family: str) -> Packing:
+        even = self.shares and self.dsp_rows % 2 == 0
+        return packing_of(self.product, self.simd, family, shares=even)
 
     @property
     def cost_kind(self) -> str:
@@ -85,25 +123,25 @@ class ProductUnit(Block):
         """Bits of a weight word: what one step takes."""
         return self.pe * self.simd * self.weight_bits
 
-    @property
-    def res_type(self) -> str:
-        """``dsp`` where products are multiplications for the DSP blocks, else ``lut``."""
-        return "dsp" if self.product.dsp else "lut"
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Choices of `res_type`."""
-        return KINDS[:1] if self.product.one_bit else KINDS
-
-    @property
-    def terms(self) -> int:
-        """Leaves of one adder tree; a processing element has one tree per weight digit."""
-        return (self.simd + 1) // 2 if self.product.xnor else self.simd
+    def with_multipliers(self, folds: Sequence[Fold]) -> tuple[Fold, ...]:
+        """These foldings with no row in DSP blocks, with all, and of many rows with some."""
+        found: list[Fold] = []
+        for fold in folds:
+            found.append(replace(fold, attrs=(*fold.attrs, ("res_type", "lut"))))
+            if self.product.one_bit:
+                continue
+            pe = int(fold.as_dict()["pe"])
+            parts = {0, *(pe * part // _PARTS for part in range(1, _PARTS) if pe % _PARTS == 0)}
+            for rows in sorted(parts):
+                own = (("res_type", "dsp"), *((("dsp_pe", rows),) if rows else ()))
+                found.append(replace(fold, attrs=(*fold.attrs, *own)))
+        return tuple(found)
 
     @property
     def latency_of_steps(self) -> int:
         """Cycles from a step to its result."""
-        return 5 + (self.terms - 1).bit_length() + self.product.latency
+        stages = max(row.stages for _, row in self.rows())
+        return 4 + stages + (self.product.weight.index > 0)
 
     def packed(self, layout: str) -> Memory:
         """The weight memory, with what its words are in front of what every such memory says."""
@@ -140,12 +178,22 @@ class ProductUnit(Block):
 
     def resolve(self, family: str) -> Node:
         style = rom_style(family, self.depth, self.word_bits, self.string("ram_style"))
-        return self.with_attrs(ram_style=style, res_type=self.res_type)
+        return replace(self, node=self.resolve_multipliers(family)).with_attrs(ram_style=style)
+
+    def resolve_multipliers(self, family: str) -> Node:
+        """The node with a definite number of rows in DSP blocks, and what these do."""
+        rows = self.dsp_rows
+        packing = self._best_packing(family) if rows else Packing()
+        return self.with_attrs(
+            res_type=KINDS[rows > 0],
+            dsp_pe=rows,
+            dsp_pack=packing.products,
+            dsp_share=int(packing.shared),
+        )
 
     def memory_cost(self, family: str) -> Resources:
-        return self.weight_cost(family) + Resources(
-            dsp=self.pe * self.simd * self.product.dsp_count(family)
-        )
+        dsps = sum(count * row.dsps(family) for count, row in self.rows(family))
+        return self.weight_cost(family) + Resources(dsp=dsps)
 
     def weight_cost(self, family: str) -> Resources:
         return rom_resources(family, self.depth, self.word_bits, self.string("ram_style"))
@@ -156,24 +204,29 @@ class ProductUnit(Block):
         """What the unit counts to."""
 
     def features(self, family: str) -> dict[str, float]:
-        """Bits of products, of adders and of registers, per processing element times PE; products
-        that need no carry chain, whose ends cost beside its bits, are `small`.
+        """Bits of products, of adders and of registers of all rows; products that need no carry
+        chain, whose ends cost beside its bits, are `small`.
         """
         product, lanes = self.product, self.pe * self.simd
-        adders, count, width = 0, self.terms, product.term_bits
-        trees = 1 if product.is_float else product.digits
-        while count > 1:
-            adders += trees * (count // 2) * (width + 1)
-            count, width = (count + 1) // 2, width + 1
+        rows = self.rows(family)
+        stages = max(row.stages for _, row in rows)
+        cells = sum(count * self.simd * row.product.cells for count, row in rows)
+        found = dict.fromkeys(("partial", "adder", "register", "pack"), 0.0)
+        for count, row in rows:
+            adders, partial, registers = row.tree()
+            waits = (stages - row.stages) * (row.term_bits + row.levels)
+            each = (partial, adders, registers + waits, row.pack_bits)
+            for name, bits in zip(found, each, strict=True):
+                found[name] += count * bits
         bias = 0.0
         if "bias" in self.node.params:
             words = len(self.node.params["bias"]) // self.pe
             bias = rom_luts(family, words, self.pe * self.bias_bits)
         return {
-            "small" if product.small else "product": lanes * product.cells,
-            "partial": self.pe * (trees - 1) * (width + 2 * product.digits),
-            "adder": self.pe * adders,
+            **found,
+            "small" if product.small else "product": cells,
             "acc": self.pe * self.output_type.wire_bits,
+            "operand": self.word_bits,
             "shift": lanes * product.shifter,
             "term": lanes * product.term_bits if product.is_float else 0,
             "table": lanes * product.table_luts(family),
@@ -190,8 +243,18 @@ class ProductUnit(Block):
             "AccSigned": int(self.output_type.is_signed),
             "HasBias": int("bias" in self.node.params),
             "BiasWidth": self.bias_bits,
-            "UseDsp": int(self.product.dsp),
+            "DspRows": self.dsp_rows,
+            **({} if self.integer("adders") == 1 else {"Step": self.integer("adders")}),
         }
+
+    def packing_parameters(self) -> dict[str, int | str]:
+        """Parameters that say what a multiplication of a DSP block does, where it is not one."""
+        own: dict[str, int | str] = {}
+        if self.packing.products > 1:
+            own["DspPack"] = self.packing.products
+        if self.packing.shared:
+            own["DspShare"] = 1
+        return own
 
     def constants(self) -> dict[str, Memory]:
         """Memory images beside those of the weights, by parameter."""

@@ -11,6 +11,7 @@ enum { STEPS = 0, WINDOW = 1, SOURCE = 2, SINK = 3 };
 
 typedef struct {
   int64_t capacity, count, fresh, pushed, popped, delay, high, total;
+  // fresh: bit k: a beat came k + 1 cycles ago; for delay - 1 cycles, in which it cannot leave
 } Queue;
 
 typedef struct {
@@ -31,7 +32,7 @@ static int room(const Block *b, const Queue *q) {
   return 1;
 }
 
-static int there(const Queue *q) { return q->count > q->fresh; }
+static int there(const Queue *q) { return q->count > __builtin_popcountll((uint64_t)q->fresh); }
 
 // Move the pipeline by one; `made` is what the step of this cycle puts into it. 1: it held a beat.
 static int shift(Block *b, Queue *q, int made) {
@@ -118,7 +119,7 @@ static int run_end(Block *b, Queue *q, int64_t cycle, int64_t frames, int64_t *e
 static void settle(Queue *q) {
   q->count += q->pushed - q->popped;
   q->total += q->pushed;
-  q->fresh = q->delay > 1 ? q->pushed : 0;
+  q->fresh = ((q->fresh << 1) | q->pushed) & (((int64_t)1 << (q->delay - 1)) - 1);
   if (q->count > q->high) q->high = q->count;
   q->pushed = q->popped = 0;
 }

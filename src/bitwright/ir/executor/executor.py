@@ -45,7 +45,8 @@ class Executor:
         ToolError: backend "native" was asked for and is not available.
         GraphError: the graph is not of the integer dialect, or has an operation unknown here.
 
-    A call may come from any thread; calls of one executor run one after the other.
+    A call may come from any thread; calls of several threads run at the same time. To give each
+    core a call of its own, make it with ``threads=1``.
     """
 
     def __init__(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-import threading
+from collections import deque
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,30 +24,42 @@ _ORDER = np.dtype(np.int64).str[0]
 FEED_KINDS = {"|u1": -1, "|i1": 1, **{f"{_ORDER}i{size}": size for size in (2, 4, 8)}}
 
 
+class _Seat:
+    """What one call needs for itself: the plan's memory, and where inputs and outputs lie."""
+
+    def __init__(self, graph: Graph, arena_bytes: int) -> None:
+        arena = np.zeros(arena_bytes + 64, dtype=np.uint8)
+        self._arena = arena[-arena.ctypes.data % 64 :]
+        self.address = int(self._arena.ctypes.data)
+        self.feeds = (CFeed * len(graph.inputs))()
+        self.targets = (ctypes.c_void_p * len(graph.outputs))()
+
+
 class NativeRunner:
-    """A plan with its memory. One call at a time; others wait.
+    """A plan that any number of threads run at the same time, each with memory of its own.
+
+    There are as many pieces of memory as there have been calls at a time; they are kept for the
+    next calls.
 
     Args:
         graph: what the plan computes.
         plan: from `make_plan`.
         library: the kernels that the plan was made for.
-        threads: at most so many.
+        threads: of each call, at most so many.
     """
 
     def __init__(self, graph: Graph, plan: NativePlan, library: Library, threads: int) -> None:
         self.graph, self.plan, self.threads = graph, plan, threads
-        self._lock = threading.Lock()
         self._run = library.handle.bw_run
-        arena = np.zeros(plan.arena_bytes * threads + 64, dtype=np.uint8)
-        self._arena = arena[-arena.ctypes.data % 64 :]
-        self._address = int(self._arena.ctypes.data)
+        self._arena_bytes = plan.arena_bytes * threads
         self._plan = ctypes.byref(plan.plan)
-        self._feeds = (CFeed * len(graph.inputs))()
-        self._targets = (ctypes.c_void_p * len(graph.outputs))()
         self._outputs = [
             (edge, graph.types[edge].shape, graph.types[edge].size) for edge in graph.outputs
         ]
         self._total = sum(size for _, _, size in self._outputs)
+        # Both ends of a deque are safe from any thread; the first memory is taken at once, so that
+        # a network that is too large fails here.
+        self._seats = deque([_Seat(graph, self._arena_bytes)])
 
     def __call__(self, arrays: list[Array]) -> dict[str, IntArray]:
         """Execute on contiguous arrays of types in `FEED_KINDS`, one per input of the graph.
@@ -55,22 +67,29 @@ class NativeRunner:
         Raises:
             GraphError: an input leaves its interval.
         """
+        try:
+            seat = self._seats.pop()
+        except IndexError:
+            seat = _Seat(self.graph, self._arena_bytes)
+        try:
+            return self._execute(seat, arrays)
+        finally:
+            self._seats.append(seat)
+
+    def _execute(self, seat: _Seat, arrays: list[Array]) -> dict[str, IntArray]:
         count = arrays[0].shape[0]
         memory = np.empty(count * self._total, dtype=np.int64)
         address, start = int(memory.ctypes.data), 0
         results: dict[str, IntArray] = {}
-        with self._lock:
-            for port, array in enumerate(arrays):
-                feed = self._feeds[port]
-                feed.data, feed.kind = array.ctypes.data, FEED_KINDS[array.dtype.str]
-            for port, (edge, shape, size) in enumerate(self._outputs):
-                end = start + count * size
-                results[edge] = memory[start:end].reshape(count, *shape)
-                self._targets[port] = address + 8 * start
-                start = end
-            bad = self._run(
-                self._plan, self._feeds, self._targets, count, self._address, self.threads
-            )
+        for feed, array in zip(seat.feeds, arrays, strict=True):
+            feed.data, feed.kind = array.ctypes.data, FEED_KINDS[array.dtype.str]
+        for port, (edge, shape, size) in enumerate(self._outputs):
+            end = start + count * size
+            results[edge] = memory[start:end].reshape(count, *shape)
+            seat.targets[port] = address + 8 * start
+            start = end
+        # The call lets other threads of Python go on.
+        bad = self._run(self._plan, seat.feeds, seat.targets, count, seat.address, self.threads)
         if bad:
             edge = self.graph.inputs[bad - 1]
             check_levels(edge, self.graph.types[edge], arrays[bad - 1].astype(np.int64))

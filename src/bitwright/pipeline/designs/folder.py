@@ -22,21 +22,26 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from bitwright.base.errors import DataError, MismatchError, RecipeError, RunError
-from bitwright.base.files import atomic_write, exclusive, parse_json, read_bytes, read_text
+from bitwright.base.errors import DataError, RecipeError, RunError
+from bitwright.base.files import MOST_TEXT, atomic_write, exclusive, parse_json, read_text
+from bitwright.base.made import is_own, remember
+from bitwright.base.memory import shown
 from bitwright.base.version import __version__
 from bitwright.data.preprocessing import HostInput, read_input
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds, save_graph
+from bitwright.ir.footprint import checked_frames
 from bitwright.pipeline.recipe_errors import explain_mistakes
 from bitwright.pipeline.recipe_hardware import HardwareSection, Section, hardware_facts
 from bitwright.pipeline.recipe_schema import ImplementSection, SimulateSection
 from bitwright.pipeline.recipe_yaml import Document
-from bitwright.pipeline.steps.levels import LEVELS, read_inputs, save_levels
+from bitwright.pipeline.steps.levels import LEVELS, read_inputs, require_defined, save_levels
 
 GRAPH, SETTINGS, INPUT = "graph.bwg", "hardware.json", "input.json"
-_KEY = "key.json"
+_KEY, _LOCK = "key.json", ".lock"
 _RANDOM, _DEFINED = 20, 8
 _HELD: set[Path] = set()  # folders that this process works in
+#: Of frames, in and out, that a design is proven on; a stranger may say how many.
+MOST_BYTES = 1 << 31
 _AGAIN = "delete it, or make the design again"
 
 
@@ -79,14 +84,30 @@ class Design:
     host: HostInput | None = None
 
     def frames(self) -> dict[str, IntArray]:
-        """Input levels that the design is proven on: the real ones, or else random ones; as many as
-        ``simulate.images`` says.
+        """Input levels that the design is proven on: the real ones, as many as ``simulate.images``
+        says; or else random ones, fewer of large frames (1 GiB at a time).
+
+        Raises:
+            DataError: with what the graph gives for them they take more than `MOST_BYTES`.
         """
         wanted = self.settings.simulate.images
         if self.levels is None:
-            count = _RANDOM if wanted == "all" else wanted
+            count = checked_frames(self.graph, _RANDOM if wanted == "all" else wanted)
             return random_feeds(self.graph, count, np.random.default_rng(self.settings.seed))
-        return {e: v if wanted == "all" else v[:wanted] for e, v in self.levels.items()}
+        found = {e: v if wanted == "all" else v[:wanted] for e, v in self.levels.items()}
+        self._check_size(len(next(iter(found.values()))))
+        return found
+
+    def _check_size(self, count: int) -> None:
+        ends = (*self.graph.inputs, *self.graph.outputs)
+        needed = 8 * count * sum(self.graph.types[edge].size for edge in ends)
+        if needed > MOST_BYTES:
+            raise DataError(
+                f"{count} frames with their outputs take {shown(needed)}, at most "
+                f"{shown(MOST_BYTES)} are compared",
+                where=str(self.folder / LEVELS),
+                hint="compare fewer: --set simulate.images=100",
+            )
 
     def frames_digest(self) -> str:
         """Hash of the real levels; empty where there are none."""
@@ -117,17 +138,6 @@ class Design:
         """Write the settings, which later calls start from."""
         atomic_write(self.folder / SETTINGS, self.settings.model_dump_json(indent=1) + "\n")
 
-    def is_fresh(self, name: str, facts: Mapping[str, Any]) -> bool:
-        """Whether a step is there, for these facts and this graph."""
-        try:
-            return bool(parse_json(read_bytes(self.folder / name / _KEY)) == self._key(facts))
-        except (OSError, ValueError, DataError):
-            return False
-
-    def _key(self, facts: Mapping[str, Any]) -> str:
-        text = json.dumps([__version__, self.graph.digest, facts], sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()
-
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep other processes off the folder; who holds it already may come in again.
@@ -140,7 +150,7 @@ class Design:
         if place in _HELD:
             yield
             return
-        with exclusive(self.folder / ".lock", remove=True):
+        with exclusive(self.folder / _LOCK, remove=True):
             _HELD.add(place)
             try:
                 yield
@@ -148,25 +158,47 @@ class Design:
                 _HELD.discard(place)
 
     def step(self, name: str, facts: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
-        """The folder of a step, made if it is not there for these facts and this graph.
+        """The folder of a step, made if it was not made here for these facts and this graph.
 
         It is made beside its place and renamed into it: what is there is whole.
 
         Args:
             facts: what the result depends on, besides the graph, as JSON.
             make: fills a folder.
+
+        Raises:
+            RunError: the folder's lock is no file of its own.
+        """
+        with self.alone():
+            if (place := self.done(name, facts)) is not None:
+                return place
+            place, partial = self.folder / name, self.folder / f".{name}.partial"
+            _clear(partial)
+            partial.mkdir(parents=True)
+            make(partial)
+            atomic_write(partial / _KEY, json.dumps(self._key(name, facts)) + "\n")
+            _clear(place)
+            partial.rename(place)
+            remember(place, self._key(name, facts))
+            return place
+
+    def done(self, name: str, facts: Mapping[str, Any]) -> Path | None:
+        """The folder of a step, if this user has made it for these facts and this graph; None: not
+        yet, or somebody else did, in which case it may hold anything (RTL is run).
         """
         place = self.folder / name
-        if self.is_fresh(name, facts):
-            return place
-        partial = self.folder / f".{name}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        make(partial)
-        atomic_write(partial / _KEY, json.dumps(self._key(facts)) + "\n")
-        shutil.rmtree(place, ignore_errors=True)
-        partial.rename(place)
-        return place
+        return place if is_own(place, self._key(name, facts)) else None
+
+    def _key(self, name: str, facts: Mapping[str, Any]) -> str:
+        text = json.dumps([__version__, self.graph.digest, facts], sort_keys=True, default=str)
+        return hashlib.sha256(f"{name} {text}".encode()).hexdigest()
+
+
+def _clear(place: Path) -> None:
+    """Make room for a folder; a link goes, not what it leads to."""
+    if place.is_symlink() or place.is_file():
+        place.unlink()
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def is_design(folder: Path) -> bool:
@@ -190,7 +222,11 @@ def open_design(folder: Path, assignments: Sequence[str] = ()) -> Design:
         )
     graph = load_graph(folder / GRAPH, {"integer": INTEGER})
     place = folder / SETTINGS
-    given = parse_settings(read_text(place), str(place)) if place.is_file() else DesignSettings()
+    given = (
+        parse_settings(read_text(place, most=MOST_TEXT), str(place))
+        if place.is_file()
+        else DesignSettings()
+    )
     settings = changed(given, assignments)
     levels = read_inputs(folder, graph, hint=_AGAIN) if (folder / LEVELS).is_file() else None
     design = Design(folder, graph, settings, levels, read_input(folder / INPUT))
@@ -209,11 +245,11 @@ def expected_outputs(graph: Graph, feeds: Mapping[str, IntArray]) -> dict[str, I
     from bitwright.ir.executor import Executor
 
     found = Executor(graph).run(dict(feeds))
-    defined = graph.run({edge: levels[:_DEFINED] for edge, levels in feeds.items()})
-    for edge in graph.outputs:
-        if not np.array_equal(defined[edge], found[edge][:_DEFINED]):
-            raise MismatchError("interpreter and executor disagree", where=f"edge {edge}")
-    return {edge: found[edge] for edge in graph.outputs}
+    outputs = {edge: found[edge] for edge in graph.outputs}
+    count = checked_frames(graph, _DEFINED)
+    first = {edge: levels[:count] for edge, levels in feeds.items()}
+    require_defined(graph, first, outputs)
+    return outputs
 
 
 def changed(settings: DesignSettings, assignments: Sequence[str]) -> DesignSettings:

@@ -16,14 +16,16 @@ import numpy as np
 from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, GraphError, RecipeError, TargetError
 from bitwright.base.files import atomic_write
+from bitwright.base.memory import room_for
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.version import __version__
 from bitwright.ir import IntArray, load_graph, print_graph, random_feeds
+from bitwright.ir.footprint import frames_within
 from bitwright.ir.levels import check_levels
 from bitwright.pipeline.designs.folder import Design, expected_outputs
 from bitwright.pipeline.diff.results import DiffReport, Stage, StageResult
 from bitwright.pipeline.steps.results import load_result
-from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
+from bitwright.pipeline.steps.results_hardware import EngineResult, MapResult, SimulateResult
 from bitwright.report.record import Report, SummaryRow
 
 MAP, SIMULATE, IMPLEMENT, REPORT = "map", "simulate", "implement", "report"
@@ -68,11 +70,28 @@ def map_design(design: Design, progress: Progress = no_progress) -> Path:
     def make(folder: Path) -> None:
         from bitwright.pipeline.steps.map import map_network
 
-        map_network(design.graph, design.settings.hardware, design.frames(), folder, progress)
+        wanted = design.settings.hardware
+        if wanted.kind == "engine":
+            from bitwright.pipeline.steps.map_engine import map_engine
+
+            map_engine(design.graph, wanted, design.frames(), folder, progress)
+        else:
+            map_network(design.graph, wanted, design.frames(), folder, progress)
         for later in (SIMULATE, IMPLEMENT, REPORT):  # they were of another design
             shutil.rmtree(design.folder / later, ignore_errors=True)
 
     return design.step(MAP, _facts(design, MAP), make)
+
+
+def _needs_dataflow(design: Design, name: str) -> None:
+    """Raises RecipeError for a design of another kind: its way ends with the program."""
+    kind = design.settings.hardware.kind
+    if kind != "dataflow":
+        raise RecipeError(
+            f"a design of kind {kind} has no step {name!r}: it ends with the program",
+            where="hardware.kind",
+            hint="`bitwright map` compiles and proves the program; kind dataflow has every step",
+        )
 
 
 def _facts(design: Design, name: str) -> dict[str, Any]:
@@ -94,9 +113,9 @@ def _facts(design: Design, name: str) -> dict[str, Any]:
     }
 
 
-def _done(design: Design, name: str) -> bool:
-    """Whether a step's result is there, of the settings as they are."""
-    return design.is_fresh(name, _facts(design, name))
+def _done(design: Design, name: str) -> Path | None:
+    """The folder of a step, if it was done here for the settings as they are."""
+    return design.done(name, _facts(design, name))
 
 
 @_alone
@@ -107,6 +126,7 @@ def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
         MismatchError: a value or the rate differs: a bug.
         ToolError: no simulation is possible here.
     """
+    _needs_dataflow(design, SIMULATE)
     mapped = map_design(design, progress)
 
     def make(folder: Path) -> None:
@@ -142,7 +162,8 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Design
     from bitwright.build.implement import RESULT, read_result
     from bitwright.pipeline.steps.planning import MOST_SEARCHES, searched_again, searching_words
 
-    proven, was_done = _done(design, SIMULATE), _done(design, IMPLEMENT)
+    _needs_dataflow(design, IMPLEMENT)
+    proven, was_done = (_done(design, name) is not None for name in (SIMULATE, IMPLEMENT))
     for left in reversed(range(MOST_SEARCHES + 1)):
         made = _implemented(design, progress, searching=left > 0)
         mapped, found = load_result(MapResult, design.folder / MAP), read_result(made / RESULT)
@@ -205,15 +226,19 @@ def diff_design(
     from bitwright.pipeline.diff.hardware import against_graph, against_rtl
     from bitwright.pipeline.steps.map import HARDWARE, RTL
 
+    _needs_dataflow(design, "diff")
     if until not in (Stage.HARDWARE, Stage.RTL):
         raise RecipeError(
             f"a design folder cannot be compared up to {until!r}",
             where="--until",
             hint=f"{Stage.HARDWARE} or {Stage.RTL}: the model in torch is not here",
         )
+    where = str(design.folder)
+    frames_within(design.graph, 1, room_for(chosen=False), where, edges=True)
     frame, source = _frame(design, index, file)
     folder = map_design(design, progress)
     hardware = load_graph(folder / HARDWARE, {"hardware": DIALECT}, chosen=True)
+    frames_within(hardware, 1, room_for(chosen=True), where, edges=True)
     edges = design.graph.run(frame, edges=True)
     feeds = random_feeds(hardware, 1, np.random.default_rng(0)) | frame
     values = hardware.run(feeds, edges=True)
@@ -253,6 +278,7 @@ def report_design(design: Design, progress: Progress = no_progress) -> Path:
     Raises:
         BitwrightError: as `map_design`.
     """
+    _needs_dataflow(design, REPORT)
     mapped = map_design(design, progress)
     done = {name: _facts(design, name) for name in (SIMULATE, IMPLEMENT) if _done(design, name)}
 
@@ -271,8 +297,9 @@ def report_design(design: Design, progress: Progress = no_progress) -> Path:
 
 
 def proof_of(design: Design) -> ProofResult | None:
-    """What `simulate_design` has found; None if it has not been done with these settings."""
-    return load_result(ProofResult, design.folder / SIMULATE) if _done(design, SIMULATE) else None
+    """What `simulate_design` has found; None if it has not been done here for these settings."""
+    folder = _done(design, SIMULATE)
+    return None if folder is None else load_result(ProofResult, folder)
 
 
 def summary_of(design: Design) -> tuple[SummaryRow, ...]:
@@ -281,12 +308,14 @@ def summary_of(design: Design) -> tuple[SummaryRow, ...]:
     from bitwright.pipeline.steps.results_run import Results
     from bitwright.pipeline.steps.summary import summary_rows
 
+    if design.settings.hardware.kind == "engine":
+        made = load_result(EngineResult, design.folder / MAP)
+        return tuple(row for row in summary_rows(Results(engine=made)) if row.figure is not None)
+    done = _done(design, IMPLEMENT)
     found = Results(
         map=load_result(MapResult, design.folder / MAP),
         simulate=proof_of(design),
-        implement=read_result(design.folder / IMPLEMENT / RESULT)
-        if _done(design, IMPLEMENT)
-        else None,
+        implement=None if done is None else read_result(done / RESULT),
     )
     return tuple(row for row in summary_rows(found) if row.figure is not None)
 

@@ -47,10 +47,10 @@ def measure(
 
     executor = Executor(graph, threads=threads)
     contenders: list[tuple[str, int, Callable[[], object]]] = []
-    session = _session(model, reals[:1], threads)
+    session = onnx_session(model, reals[:1], threads)
     for batch in BATCHES:
         levels = np.ascontiguousarray(np.resize(inputs, (batch, *inputs.shape[1:])))
-        feeds = {graph.inputs[0]: _narrow(levels)}
+        feeds = {graph.inputs[0]: narrow(levels)}
         name = f"Bitwright integer executor ({executor.backend})"
         contenders.append((name, batch, partial(executor.run, feeds)))
         images = np.ascontiguousarray(np.resize(reals, (batch, *reals.shape[1:])))
@@ -98,7 +98,7 @@ def _rate(call: Callable[[], object], batch: int) -> float:
     return calls * batch / spent
 
 
-def _narrow(levels: IntArray) -> NDArray[np.generic]:
+def narrow(levels: IntArray) -> NDArray[np.generic]:
     """The smallest type that holds the levels: what an application would hand over."""
     for kind in (np.uint8, np.int8, np.int16, np.int32):
         info = np.iinfo(kind)
@@ -107,7 +107,7 @@ def _narrow(levels: IntArray) -> NDArray[np.generic]:
     return levels
 
 
-def _session(model: nn.Module, image: NDArray[np.float32], threads: int) -> Any:
+def onnx_session(model: nn.Module, image: NDArray[np.float32], threads: int) -> Any:
     """The float model in ONNX Runtime; None where torch cannot export it."""
     import io
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.arrays import read_npz
-from bitwright.base.errors import DataError
+from bitwright.base.errors import DataError, MismatchError
 from bitwright.ir import Graph, IntArray
 from bitwright.ir.levels import check_levels
 
@@ -21,6 +21,23 @@ LEVELS = "levels.npz"
 INPUTS = "inputs"
 LABEL = "label"  # the edge, if there is one; as `quantize` calls it, which is not loaded for it
 _KEPT = {LABEL: "labels"}  # what an edge is called in the file, if it has another name there
+
+
+def require_defined(
+    graph: Graph, inputs: Mapping[str, IntArray], outputs: Mapping[str, IntArray]
+) -> None:
+    """The interpreter is the definition; the executor, which gave ``outputs``, only serves it.
+
+    Args:
+        inputs: the first frames of each input: so many are compared.
+
+    Raises:
+        MismatchError: the two disagree: a bug.
+    """
+    defined = graph.run(dict(inputs))
+    for edge, found in outputs.items():
+        if not np.array_equal(defined[edge], found[: len(defined[edge])]):
+            raise MismatchError("interpreter and executor disagree", where=f"edge {edge}")
 
 
 def save_levels(folder: Path, inputs: IntArray, outputs: Mapping[str, IntArray]) -> None:

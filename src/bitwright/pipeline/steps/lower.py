@@ -19,7 +19,7 @@ from bitwright.data.preprocessing import DataLevels, HostInput, Preprocessing
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval, load_graph, save_graph
 from bitwright.pipeline.context import StepContext
-from bitwright.pipeline.steps.levels import INPUTS, save_levels
+from bitwright.pipeline.steps.levels import INPUTS, require_defined, save_levels
 from bitwright.pipeline.steps.quantize import quantized_model, read_integers
 from bitwright.pipeline.steps.results import AccumulatorRow, LayerFacts, LowerResult
 from bitwright.pipeline.steps.workspace import Workspace
@@ -230,7 +230,7 @@ def _compare(
         progress("comparing with the trained model", start + len(batch), len(reals))
     every = {edge: np.concatenate([part[edge] for part in parts]) for edge in parts[0]}
     inputs = every.pop(INPUTS)
-    _require_reference(graph, inputs[:REFERENCE_IMAGES], every)
+    require_defined(graph, {graph.inputs[0]: inputs[:REFERENCE_IMAGES]}, every)
     return inputs, every
 
 
@@ -251,14 +251,6 @@ def _require_equal(expected: NDArray[np.float32], found: NDArray[np.float32], st
             f"graph {found[at]}",
             where="integer graph against trained model",
         )
-
-
-def _require_reference(graph: Graph, inputs: IntArray, outputs: dict[str, IntArray]) -> None:
-    """The interpreter is the definition; the executor only serves it."""
-    defined = graph.run({graph.inputs[0]: inputs})
-    for edge, found in outputs.items():
-        if not np.array_equal(defined[edge], found[: len(inputs)]):
-            raise MismatchError("interpreter and executor disagree", where=f"edge {edge}")
 
 
 def _export(graph: Graph, inputs: IntArray, context: StepContext) -> tuple[int, str]:

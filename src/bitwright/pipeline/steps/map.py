@@ -19,7 +19,7 @@ from bitwright.base.records import BlockRow, EdgeRow, FifoRow
 from bitwright.base.trust import importable
 from bitwright.build.clocks import check_clock, clock_note, reachable_clock
 from bitwright.build.packing import lut_kind
-from bitwright.build.rates import Link, Stream, link_of
+from bitwright.build.rates import LinkRate, Stream, link_of
 from bitwright.build.target import Target, list_targets, load_target, smallest_fitting
 from bitwright.hw.blocks import Flatten, blocks_of
 from bitwright.hw.blocks.base import Port
@@ -40,10 +40,12 @@ from bitwright.hw.template import template
 from bitwright.hw.tokens import check_tokens_if_fast
 from bitwright.hw.weight_image import memory_plan
 from bitwright.ir import Graph, IntArray, Node, load_graph, random_feeds, save_graph
+from bitwright.ir.footprint import checked_frames
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.levels import read_inputs
 from bitwright.pipeline.steps.lower import read_graph
+from bitwright.pipeline.steps.map_engine import map_engine
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import LinkRow, MapResult
 from bitwright.pipeline.steps.workspace import Workspace
@@ -63,6 +65,9 @@ def map(work: Workspace, context: StepContext) -> None:  # the verb's name
     graph, wanted = read_graph(context.inputs["lower"]), work.recipe.hardware
     register_blocks(work)
     frames = read_inputs(context.inputs["lower"], graph)
+    if wanted.kind == "engine":
+        map_engine(graph, wanted, frames, context.folder, context.progress)
+        return
     map_network(graph, wanted, frames, context.folder, context.progress)
 
 
@@ -136,7 +141,9 @@ def choose_mapping(
         folding = _search(graph, goal_for(wanted, target), target, outside_of(wanted, graph))
     progress("computing FIFO depths", 0, 0)
     memory = weight_memory(wanted)
-    hardware = map_graph(graph, folding, MapOptions(target.family, memory=memory))
+    hardware = map_graph(
+        graph, folding, MapOptions(target.family, memory=memory, clock_mhz=wanted.clock_mhz)
+    )
     used = graph_resources(hardware, target.family)
     if not used.fits(target.capacity):
         raise _does_not_fit(used, target)
@@ -295,8 +302,9 @@ def _does_not_fit(used: Resources, target: Target) -> TargetError:
 
 def _check_equal(graph: Graph, hardware: Graph, frames: Mapping[str, IntArray]) -> None:
     """The hardware graph's own reference gives the integer graph's outputs."""
-    first = {edge: levels[:_CHECK_IMAGES] for edge, levels in frames.items()}
-    random = random_feeds(graph, _CHECK_IMAGES, np.random.default_rng(0))
+    count = min(checked_frames(part, _CHECK_IMAGES) for part in (graph, hardware))
+    first = {edge: levels[:count] for edge, levels in frames.items()}
+    random = random_feeds(graph, count, np.random.default_rng(0))
     for feeds in (first, random):
         expected, found = graph.run(feeds), hardware.run(feeds)
         for edge in graph.outputs:
@@ -385,7 +393,7 @@ def _maker(hardware: Graph, edge: str) -> Node | None:
     return maker
 
 
-def _link(hardware: Graph, target: Target) -> Link | None:
+def _link(hardware: Graph, target: Target) -> LinkRate | None:
     """The serial link under the design; it has no memory for weights from outside."""
     blocks = blocks_of(hardware)
     if memory_plan(hardware) is not None:

@@ -2,9 +2,9 @@
 // Depthwise product: every channel is multiplied with its own Window weights. PE channels a beat;
 // a pixel comes in as Channels/PE folds of Window beats (stream_window with Groups = Fold) and
 // leaves as Channels/PE beats. One beat a cycle, Window*Channels/PE cycles a pixel, no bubble.
-// Window = 1 is a factor a channel. The beat that completes a fold is accepted 5 + ExtraLatency +
-// TreeLevels cycles before the sums are on the output; these numbers, with SIMD = 1, and what
-// operands may be are in `mac_array`. Output stalls stop the pipeline.
+// Window = 1 is a factor a channel. The beat that completes a fold is accepted 4 + Table + Stages
+// cycles before the sums are on the output (Table = 1 with a codebook); Stages, with SIMD = 1, and
+// what operands may be are in `mac_array`. Output stalls stop the pipeline.
 // Weight word fold*Window + k: lane p (channel fold*PE + p) [p*W +: W], W = IndexWidth if there is
 // a table, else WeightWidth; integers are signed. Bias word fold: [p*BiasWidth +: BiasWidth],
 // signed. Results modulo 2^AccWidth; overflow is asserted in simulation.
@@ -30,7 +30,8 @@ module depthwise #(
   parameter int BiasWidth     = 12,
   parameter     WeightFile    = "",
   parameter     BiasFile      = "",
-  parameter bit UseDsp        = 1'b0,
+  parameter int DspRows       = 0,
+  parameter int Step          = 1,
   parameter int RomStyle      = 0
 ) (
   input  logic                   clk_i,
@@ -74,7 +75,10 @@ module depthwise #(
   logic [PE*ActWidth-1:0] act_q;
   logic [Width-1:0]       weight;
 
-  mem_rom #(.Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile)) i_rom (
+  // Its words are registered in mac_array.
+  mem_rom #(
+    .Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile), .AddrReg(1'b1)
+  ) i_rom (
     .clk_i, .en_i(en), .addr_i(addr_q), .data_o(weight)
   );
 
@@ -88,7 +92,7 @@ module depthwise #(
     .WeightBipolar(WeightBipolar), .ActBipolar(ActBipolar), .WeightExp(WeightExp),
     .WeightLow(WeightLow), .ActExp(ActExp), .ActLow(ActLow), .IndexWidth(IndexWidth),
     .TableFile(TableFile), .HasBias(HasBias), .BiasWidth(BiasWidth), .BiasRows(Fold),
-    .BiasFile(BiasFile), .UseDsp(UseDsp)
+    .BiasFile(BiasFile), .DspRows(DspRows), .Step(Step)
   ) i_array (
     .clk_i, .rst_ni, .step_i(in_valid_i), .first_i(tap_q == '0), .last_i(tap_last),
     .acts_i(act_q), .weights_i(weight), .en_o(en), .out_valid_o, .out_ready_i, .out_data_o

@@ -3,14 +3,20 @@
 // on a stream. A step (step_i, while en_o is high) has SIMD activations, for all elements the same
 // (Shared) or for each its own, and SIMD weights an element; they come one stage after the step,
 // and are registered here. first_i and last_i of the step begin and end a sum of Columns products,
-// which is on the output 5 + ExtraLatency + TreeLevels cycles after the step of its end. Sums begin
+// which is on the output 4 + Table + Stages cycles after the step of its end. Sums begin
 // with a word of bias, one after the other of BiasRows. Output stalls stop the pipeline (en_o).
 // An operand is an integer, one bit (Bipolar: 1 = +1, 0 = -1), or sign, exponent and mantissa
 // (Exp > 0, see float_split for Low). With IndexWidth > 0 weights are indices of that width into
 // the table of TableFile, whose entries are the weights.
-// TreeLevels = $clog2(SIMD) + $clog2(digits), digits = ceil(w/2), w bits of the factor: the weight,
-// or a float's magnitude; 1 for UseDsp or one bit; bipolar x bipolar $clog2(ceil(SIMD/2)).
-// ExtraLatency = 1 for a table, + 2 with a float, but 1 with a power of two or a one-bit operand.
+// Rows below DspRows multiply in DSP blocks, the others in look-up tables. A DSP block makes DspPack
+// products of a row and adds them (`mul_packed`; integers only), or, with DspShare, the products of
+// two rows with one activation (`mul_shared`; integers, Shared, no table, DspPack 1).
+// Table = 1 with a table. Stages: registers from the operands here to the accumulator, of the row that
+// has most; the others wait. Every Step-th adder in front of the accumulator has one. A row in LUTs has K + J + 1 adders
+// in a line, K = $clog2(SIMD), J = $clog2(digits), digits = ceil(WeightWidth/2), 1 for a one-bit
+// factor; bipolar x bipolar K = $clog2(ceil(SIMD/2)): floor((K + J + 1)/Step) registers, at least
+// 1. In DSPs 1 + floor($clog2(ceil(SIMD/DspPack))/Step). With a float M + floor(K/Step), M = 2 with
+// a power of two or a one-bit operand, else 3 + $clog2(ceil(magnitude/2)), 3 in DSPs.
 `default_nettype none
 module mac_array #(
   parameter int PE            = 2,
@@ -34,7 +40,10 @@ module mac_array #(
   parameter int BiasWidth     = 16,
   parameter int BiasRows      = 4,
   parameter     BiasFile      = "",
-  parameter bit UseDsp        = 1'b0,
+  parameter int DspRows       = 0,
+  parameter int DspPack       = 1,
+  parameter bit DspShare      = 1'b0,
+  parameter int Step          = 1,
   localparam int WordWidth = PE * SIMD * (IndexWidth > 0 ? IndexWidth : WeightWidth),
   localparam int ActsWidth = (Shared ? 1 : PE) * SIMD * ActWidth
 ) (
@@ -63,6 +72,12 @@ module mac_array #(
   end
 `endif
 
+  if (DspRows < 0 || DspRows > PE || DspPack < 1 || Step < 1 || (DspShare && (DspRows % 2 != 0 ||
+      DspPack != 1 || !Shared || IndexWidth > 0 || WeightBipolar || ActBipolar || WeightExp > 0 ||
+      ActExp > 0))) begin : gen_check_dsp
+    $error("mac_array: DspRows must be 0 to PE, even and of plain integers for DspShare");
+  end
+
   localparam bit Xnor      = WeightBipolar && ActBipolar;
   localparam bit Float     = WeightExp > 0 || ActExp > 0;
   // The factor of a product with a float is one magnitude, as in mul_float.
@@ -71,12 +86,22 @@ module mac_array #(
   localparam bit ActFactor = WeightExp == 0 || (ActExp > 0 && ActMag < WeightMag);
   localparam bit OneBit    = ActFactor ? WeightBipolar : ActBipolar;
   localparam int Factor    = OneBit ? 1 : ActFactor ? ActMag : WeightMag;
-  localparam int Digits    = UseDsp ? 1 : Float ? (Factor + 1) / 2 :
-                             (WeightBipolar || ActBipolar) ? 1 : (WeightWidth + 1) / 2;
-  localparam int Terms     = Xnor ? (SIMD + 1) / 2 : SIMD;
-  localparam int Levels    = (Terms > 1 ? $clog2(Terms) : 0) + (Digits > 1 ? $clog2(Digits) : 0);
-  localparam int ExtraLatency = (IndexWidth > 0 ? 1 : 0) + (!Float ? 0 : Factor == 1 ? 1 : 2);
-  localparam int Depth     = 3 + ExtraLatency + Levels;  // from a step to the accumulator input
+  localparam bit Plain     = !Float && !WeightBipolar && !ActBipolar;
+  localparam int LutTerms  = Xnor ? (SIMD + 1) / 2 : SIMD;
+  localparam int DspTerms  = Plain && !DspShare ? (SIMD + DspPack - 1) / DspPack : LutTerms;
+  localparam int FloatLog  = Factor > 2 ? $clog2((Factor + 1) / 2) : 0;
+  localparam int LutLevels = (LutTerms > 1 ? $clog2(LutTerms) : 0)
+                           + (Plain && WeightWidth > 2 ? $clog2((WeightWidth + 1) / 2) : 0);
+  localparam int DspLevels = DspTerms > 1 ? $clog2(DspTerms) : 0;
+  localparam int FloatMul  = Factor == 1 ? 2 : 3;
+  localparam int LutStages = Float ? FloatMul + FloatLog + LutLevels / Step
+                           : LutLevels + 1 < Step ? 1 : (LutLevels + 1) / Step;
+  localparam int DspStages = !Float && !Plain ? LutStages
+                           : (Float ? FloatMul : 1) + DspLevels / Step;
+  localparam int Stages    = DspRows == 0 ? LutStages : DspRows == PE ? DspStages
+                           : LutStages > DspStages ? LutStages : DspStages;
+  // From a step to the accumulator input.
+  localparam int Depth     = 2 + (IndexWidth > 0 ? 1 : 0) + Stages;
   localparam int RowWidth  = BiasRows > 1 ? $clog2(BiasRows) : 1;
   // The bias and, for bipolar times bipolar, the constant -Columns.
   localparam int Constant  = $clog2(Columns + 1) + 1;
@@ -138,12 +163,26 @@ module mac_array #(
 
   logic [PE*AccWidth-1:0] acc;
   logic                   acc_valid_q;
-  for (genvar p = 0; p < PE; p++) begin : gen_pe
+  localparam int Pairs = DspShare ? DspRows / 2 : 0;
+  for (genvar p = 0; p < Pairs; p++) begin : gen_pair
+    matvec_pair #(
+      .SIMD(SIMD), .WeightWidth(WeightWidth), .ActWidth(ActWidth), .AccWidth(AccWidth),
+      .AccSigned(AccSigned), .ActSigned(ActSigned), .Step(Step), .Delay(Stages - DspStages),
+      .InitWidth(InitWidth)
+    ) i_pair (
+      .clk_i, .rst_ni, .en_i(en_o), .acts_i(acts_q), .weights_i(weights_q[2*p*LaneWord +: 2*LaneWord]),
+      .valid_i(valid_q[Depth-1]), .first_i(first_q[Depth-1]), .last_i(last_q[Depth-1]),
+      .init_i(init[2*p*InitWidth +: 2*InitWidth]), .acc_o(acc[2*p*AccWidth +: 2*AccWidth])
+    );
+  end
+  for (genvar p = 2 * Pairs; p < PE; p++) begin : gen_pe
+    localparam bit Dsp = p < DspRows;
     matvec_lane #(
       .SIMD(SIMD), .WeightWidth(WeightWidth), .ActWidth(ActWidth), .AccWidth(AccWidth),
       .AccSigned(AccSigned), .ActSigned(ActSigned), .WeightBipolar(WeightBipolar),
       .ActBipolar(ActBipolar), .WeightExp(WeightExp), .WeightLow(WeightLow), .ActExp(ActExp),
-      .ActLow(ActLow), .IndexWidth(IndexWidth), .TableFile(TableFile), .UseDsp(UseDsp),
+      .ActLow(ActLow), .IndexWidth(IndexWidth), .TableFile(TableFile), .UseDsp(Dsp),
+      .DspPack(DspPack), .Step(Step), .Delay(Stages - (Dsp ? DspStages : LutStages)),
       .InitWidth(InitWidth)
     ) i_lane (
       .clk_i, .rst_ni, .en_i(en_o), .acts_i(acts_q[(Shared ? 0 : p)*LaneActs +: LaneActs]),

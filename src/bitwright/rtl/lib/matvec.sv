@@ -4,9 +4,9 @@
 // (neuron fold 0) reads the input stream, one beat a cycle; the other passes replay it from a
 // buffer while in_ready_o is low. Exactly SF*NF cycles a vector, no bubble between vectors.
 // Groups: vector v is multiplied with matrix v mod Groups, each MH x MW (grouped convolution).
-// Beat (nf, SF-1) issued in cycle t gives output beat nf in cycle t + 5 + ExtraLatency +
-// TreeLevels; these numbers, and what operands may be (integers, bits, floats, a codebook), are in
-// `mac_array`.
+// Beat (nf, SF-1) issued in cycle t gives output beat nf in cycle t + 4 + Table + Stages
+// (Table = 1 with a codebook); what Stages is, how rows are multiplied in DSP blocks, and what
+// operands may be (integers, bits, floats, a codebook), is in `mac_array`.
 // Output stalls stop the pipeline.
 // Weight word (g*NF + nf)*SF + sf: PE-major, [(p*SIMD + s)*W +: W], W = IndexWidth if there is a
 // table, else WeightWidth; integers are signed. Bias word g*NF + nf: [p*BiasWidth +: BiasWidth],
@@ -35,7 +35,10 @@ module matvec #(
   parameter int BiasWidth     = 16,
   parameter     WeightFile    = "",
   parameter     BiasFile      = "",
-  parameter bit UseDsp        = 1'b0,
+  parameter int DspRows       = 0,
+  parameter int DspPack       = 1,
+  parameter bit DspShare      = 1'b0,
+  parameter int Step          = 1,
   parameter int RomStyle      = 0
 ) (
   input  logic                     clk_i,
@@ -55,7 +58,10 @@ module matvec #(
   logic [AddrWidth-1:0] addr;
   logic [Width-1:0]     weight;
 
-  mem_rom #(.Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile)) i_weights (
+  // Its words are registered in mac_array.
+  mem_rom #(
+    .Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile), .AddrReg(1'b1)
+  ) i_weights (
     .clk_i, .en_i(en), .addr_i(addr), .data_o(weight)
   );
 
@@ -65,7 +71,7 @@ module matvec #(
     .WeightBipolar(WeightBipolar), .ActBipolar(ActBipolar), .WeightExp(WeightExp),
     .WeightLow(WeightLow), .ActExp(ActExp), .ActLow(ActLow), .IndexWidth(IndexWidth),
     .TableFile(TableFile), .HasBias(HasBias), .BiasWidth(BiasWidth), .BiasFile(BiasFile),
-    .UseDsp(UseDsp)
+    .DspRows(DspRows), .DspPack(DspPack), .DspShare(DspShare), .Step(Step)
   ) i_core (
     .clk_i, .rst_ni, .in_valid_i, .in_ready_o, .in_data_i, .out_valid_o, .out_ready_i, .out_data_o,
     .weight_valid_i(1'b1), .weight_i(weight), .en_o(en), .issue_o(issue), .addr_o(addr)

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One processing element of matvec: SIMD products, adder tree, accumulator. The pipeline moves
-// when en_i is high. acts_i and weights_i enter in cycle t; their sum reaches the accumulator
-// input 1 + ExtraLatency + TreeLevels cycles later, where the flags of the same beat (valid,
-// first, last), and init_i, must arrive; acc_o shows the new value one cycle after that.
-// `mac_array` has the numbers ExtraLatency and TreeLevels, and what the parameters mean.
+// One row of `mac_array`: SIMD products and their sum, see `mac_sum` for how the flags come. acts_i
+// and weights_i enter in cycle t; their sum reaches the accumulator input Stages enabled cycles
+// later, at least as many as the row has of its own (`mac_array` counts them). `mac_array` says
+// what the parameters mean.
 // Bipolar times bipolar counts equal bits; the sum of n products is 2 * count - n, and the
-// "- n" part of the whole row is expected in init_i. No register here is reset; rst_ni only keeps
-// the overflow check quiet until the flags of the beats are known.
+// "- n" part of the whole row is expected in init_i. With UseDsp one multiplication makes DspPack
+// products and their sum.
 `default_nettype none
 module matvec_lane #(
   parameter int SIMD          = 4,
@@ -24,6 +23,9 @@ module matvec_lane #(
   parameter int IndexWidth    = 0,
   parameter     TableFile     = "",
   parameter bit UseDsp        = 1'b0,
+  parameter int DspPack       = 1,
+  parameter int Step          = 1,
+  parameter int Delay         = 0,
   parameter int InitWidth     = 17,
   localparam int WordWidth = IndexWidth > 0 ? IndexWidth : WeightWidth
 ) (
@@ -42,32 +44,33 @@ module matvec_lane #(
   localparam bit Float = WeightExp > 0 || ActExp > 0;
   // Bipolar activations are the one-bit factor, so the operands change places.
   localparam bit Swap      = ActBipolar && !WeightBipolar;
-  localparam int ActExt    = Swap ? WeightWidth : (ActSigned ? ActWidth : ActWidth + 1);
-  localparam int FacWidth  = Swap ? 1 : WeightWidth;
   localparam bit OneBit    = WeightBipolar || Swap;
+  localparam bit Packed    = UseDsp && !OneBit && !Float && DspPack > 1;
+  localparam int OpWidth   = Swap ? WeightWidth : ActWidth;
+  localparam bit OpSigned  = Swap || ActSigned;
+  localparam int FacWidth  = Swap ? 1 : WeightWidth;
   // A product of floats is one number, at its place: largest exponents, magnitudes and a sign.
   localparam int ActMag    = ActWidth - ActExp;
   localparam int WeightMag = WeightWidth - WeightExp;
   localparam int ActTop    = ActExp == 0 ? 0 : (1 << ActExp) - (ActLow == 0 ? 2 : 1);
   localparam int WeightTop = WeightExp == 0 ? 0 : (1 << WeightExp) - (WeightLow == 0 ? 2 : 1);
   localparam int FloatTerm = 1 + ActMag + WeightMag + ActTop + WeightTop;
+  localparam int Pack      = Packed ? DspPack : Xnor ? 2 : 1;
+  localparam int Terms     = (SIMD + Pack - 1) / Pack;
   localparam int Digits    = (UseDsp || OneBit || Float) ? 1 : (WeightWidth + 1) / 2;
-  localparam int TermWidth = Xnor ? 3 : Float ? FloatTerm
-                                : ActExt + (OneBit ? 1 : UseDsp ? FacWidth : 2);
-  localparam int Terms     = Xnor ? (SIMD + 1) / 2 : SIMD;
-  localparam int TreeWidth = TermWidth + (Terms > 1 ? $clog2(Terms) : 0);
-  // A digit's sum moved to its place, and the sum of all digits.
-  localparam int WideWidth = TreeWidth + 2 * (Digits - 1);
-  localparam int AllWidth  = WideWidth + (Digits > 1 ? $clog2(Digits) : 0);
-  localparam int SumWidth  = Xnor ? AllWidth + 1 : AllWidth;
+  localparam int TermWidth = Xnor ? 2 : Float ? FloatTerm
+                           : Packed ? ActWidth + WeightWidth + $clog2(DspPack)
+                           : OpWidth + (OneBit ? 1 : UseDsp ? FacWidth : 2);
+  localparam int Exact     = OpWidth + FacWidth + (SIMD > 1 ? $clog2(SIMD) : 0);
+  // Adders behind a product: a product in LUTs is one more, and registered as such, if nothing else
+  // of the row is, anyhow.
+  localparam int Levels    = (Terms > 1 ? $clog2(Terms) : 0) + (Digits > 1 ? $clog2(Digits) : 0);
+  localparam bit Keeps     = (Levels + 1) % Step == 0 || Levels + 1 < Step;
 
   logic [SIMD*ActWidth-1:0]          acts;
   logic [SIMD*WeightWidth-1:0]       weights;
   logic [Digits*Terms*TermWidth-1:0] terms;  // digit by digit
-  logic [Digits*WideWidth-1:0]       wide;
-  logic [AllWidth-1:0]               tree;
-  logic signed [SumWidth-1:0]  sum;
-  logic signed [AccWidth-1:0]  acc_q;
+  logic [Terms-1:0]                  carries;
 
   // A codebook: the words are indices into one table of weights.
   if (IndexWidth > 0) begin : gen_table
@@ -90,10 +93,10 @@ module matvec_lane #(
   end
 
   if (Xnor) begin : gen_xnor
-    popcount_pairs #(.Bits(SIMD)) i_pairs (
+    popcount_pairs #(.Bits(SIMD), .Registered(Keeps)) i_pairs (
       .clk_i, .en_i, .a_i(acts), .b_i(weights), .terms_o(terms)
     );
-    assign sum = {tree, 1'b0};
+    assign carries = '0;
   end else if (Float) begin : gen_float
     for (genvar s = 0; s < SIMD; s++) begin : gen_lane
       mul_float #(
@@ -106,84 +109,56 @@ module matvec_lane #(
         .term_o(terms[s*TermWidth +: TermWidth])
       );
     end
-    assign sum = $signed(tree);
+    assign carries = '0;
+  end else if (Packed) begin : gen_packed
+    // Zeros where the products of the last multiplication run out.
+    logic [Terms*Pack*ActWidth-1:0]    all_acts;
+    logic [Terms*Pack*WeightWidth-1:0] all_weights;
+
+    assign all_acts    = (Terms*Pack*ActWidth)'(acts);
+    assign all_weights = (Terms*Pack*WeightWidth)'(weights);
+    for (genvar t = 0; t < Terms; t++) begin : gen_term
+      mul_packed #(
+        .ActWidth(ActWidth), .WeightWidth(WeightWidth), .ActSigned(ActSigned), .Products(Pack)
+      ) i_mul (
+        .clk_i, .en_i, .acts_i(all_acts[t*Pack*ActWidth +: Pack*ActWidth]),
+        .weights_i(all_weights[t*Pack*WeightWidth +: Pack*WeightWidth]),
+        .term_o(terms[t*TermWidth +: TermWidth]), .carry_o(carries[t])
+      );
+    end
   end else begin : gen_products
     for (genvar s = 0; s < SIMD; s++) begin : gen_lane
-      logic [ActExt-1:0]   act;
-      logic [FacWidth-1:0] factor;
-
-      if (Swap) begin : gen_swap
-        assign act    = weights[s*WeightWidth +: WeightWidth];
-        assign factor = acts[s*ActWidth +: 1];
-      end else if (ActSigned) begin : gen_signed
-        assign act    = acts[s*ActWidth +: ActWidth];
-        assign factor = weights[s*WeightWidth +: WeightWidth];
-      end else begin : gen_unsigned
-        assign act    = {1'b0, acts[s*ActWidth +: ActWidth]};
-        assign factor = weights[s*WeightWidth +: WeightWidth];
-      end
-
+      logic [OpWidth-1:0]          operand;
+      logic [FacWidth-1:0]         factor;
       logic [Digits*TermWidth-1:0] digits;
 
+      if (Swap) begin : gen_swap
+        assign operand = weights[s*WeightWidth +: WeightWidth];
+        assign factor  = acts[s*ActWidth +: 1];
+      end else begin : gen_straight
+        assign operand = acts[s*ActWidth +: ActWidth];
+        assign factor  = weights[s*WeightWidth +: WeightWidth];
+      end
       mul_terms #(
-        .ActWidth(ActExt), .WeightWidth(FacWidth), .WeightBipolar(OneBit), .UseDsp(UseDsp)
+        .ActWidth(OpWidth), .ActSigned(OpSigned), .WeightWidth(FacWidth), .WeightBipolar(OneBit),
+        .UseDsp(UseDsp), .Registered(UseDsp || Keeps)
       ) i_mul (
-        .clk_i, .en_i, .act_i(act), .weight_i(factor),
-        .terms_o(digits)
+        .clk_i, .en_i, .act_i(operand), .weight_i(factor), .terms_o(digits)
       );
       for (genvar d = 0; d < Digits; d++) begin : gen_digit
         assign terms[(d*Terms+s)*TermWidth +: TermWidth] = digits[d*TermWidth +: TermWidth];
       end
     end
-    assign sum = $signed(tree);
+    assign carries = '0;
   end
 
-  // One tree a digit: its numbers stay narrow; the digits meet at the end.
-  for (genvar d = 0; d < Digits; d++) begin : gen_tree
-    logic [TreeWidth-1:0] partial;
-    adder_tree #(.Terms(Terms), .Width(TermWidth)) i_tree (
-      .clk_i, .en_i, .terms_i(terms[d*Terms*TermWidth +: Terms*TermWidth]), .sum_o(partial)
-    );
-    assign wide[d*WideWidth +: WideWidth] = WideWidth'($signed(partial)) << (2 * d);
-  end
-  adder_tree #(.Terms(Digits), .Width(WideWidth)) i_digits (
-    .clk_i, .en_i, .terms_i(wide), .sum_o(tree)
+  mac_sum #(
+    .Terms(Terms), .TermWidth(TermWidth), .Digits(Digits), .LowSigned(OpSigned),
+    .TopSigned(!Xnor), .Doubled(Xnor), .Step(Step), .Delay(Delay), .Exact(Exact),
+    .AccWidth(AccWidth), .AccSigned(AccSigned), .InitWidth(InitWidth)
+  ) i_sum (
+    .clk_i, .rst_ni, .en_i, .terms_i(terms), .carries_i(carries), .valid_i, .first_i, .last_i,
+    .init_i, .acc_o
   );
-
-  // Modulo 2^AccWidth: steps in between may wrap, the final value fits (checked below).
-  logic [AccWidth-1:0] start;
-  assign start = first_i ? AccWidth'($signed(init_i)) : acc_q;
-
-  always_ff @(posedge clk_i) begin : p_acc
-    if (en_i && valid_i) acc_q <= start + AccWidth'(sum);
-  end
-
-  assign acc_o = acc_q;
-
-`ifdef BITWRIGHT_CHECKS
-  longint exact_q;
-  logic   done_q;
-
-  initial done_q = 1'b0;
-
-  // Not always_ff: that would have to be the only process of what `initial` sets.
-  always @(posedge clk_i) begin : p_exact
-    if (en_i && valid_i) begin
-      exact_q <= (first_i ? longint'($signed(init_i)) : exact_q) + longint'(sum);
-    end
-    if (!rst_ni) done_q <= 1'b0;
-    else if (en_i) done_q <= valid_i & last_i;
-  end
-
-  if (AccSigned) begin : gen_check_signed
-    no_overflow: assert property (@(posedge clk_i) done_q |-> longint'($signed(acc_q)) == exact_q);
-  end else begin : gen_check_unsigned
-    no_overflow: assert property (@(posedge clk_i)
-      done_q |-> longint'($unsigned(acc_q)) == exact_q);
-  end
-`else
-  logic unused;
-  assign unused = ^{last_i, rst_ni, init_i, AccSigned};
-`endif
 endmodule
 `default_nettype wire

@@ -2,7 +2,9 @@
 // Synchronous-read ROM, contents from File by $readmemh (one word a line). Latency 1: the word
 // of addr_i is on data_o after the next clock edge with en_i high. Style: 0 the tool chooses,
 // 1 block RAM, 2 look-up tables. An address at or above Depth reads an undefined
-// word; without a File all words are zero.
+// word; without a File all words are zero. AddrReg: of look-up tables, the register holds the
+// address and not the word; for users that have a register behind data_o anyway. It begins at 0,
+// so that Yosys does not move it behind the tables.
 // Attributes: of Vivado and Yosys, or, where Quartus reads this file, its own (names of Cyclone V).
 `default_nettype none
 `ifdef ALTERA_RESERVED_QIS
@@ -17,6 +19,7 @@ module mem_rom #(
   parameter int Depth = 16,
   parameter int Style = 0,
   parameter     File  = "",
+  parameter bit AddrReg = 1'b0,
   localparam int AddrWidth = Depth > 1 ? $clog2(Depth) : 1
 ) (
   input  logic                 clk_i,
@@ -47,8 +50,17 @@ module mem_rom #(
     end else begin : gen_zero
       initial for (int i = 0; i < Depth; i++) mem[i] = '0;
     end
-    always_ff @(posedge clk_i) begin : p_read
-      if (en_i) data_o <= mem[addr_i];
+    if (AddrReg) begin : gen_address
+      logic [AddrWidth-1:0] addr_q;
+      initial addr_q = '0;
+      always @(posedge clk_i) begin : p_address
+        if (en_i) addr_q <= addr_i;
+      end
+      assign data_o = mem[addr_q];
+    end else begin : gen_word
+      always_ff @(posedge clk_i) begin : p_read
+        if (en_i) data_o <= mem[addr_i];
+      end
     end
   end else begin : gen_auto
     logic [Width-1:0] mem [0:Depth-1];

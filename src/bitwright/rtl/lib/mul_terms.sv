@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Product of a signed activation and a signed weight as Digits partial products, registered
-// (latency 1): product = sum of term[d] * 4^d. UseDsp: one term, written as a multiplication for
-// the tool to map; else look-up tables: one term for every two weight bits.
-// WeightBipolar: the weight is one bit, 1 = +1 and 0 = -1. WeightSigned = 0: it is unsigned.
+// Product of an activation and a weight as Digits partial products: product = sum of
+// term[d] * 4^d. UseDsp: one term, written as a multiplication for the tool to map; else look-up
+// tables: one term for every two weight bits. Registered: latency 1, else 0.
+// WeightBipolar: the weight is one bit, 1 = +1 and 0 = -1. ActSigned, WeightSigned = 0: unsigned.
+// Terms are signed; those of digits but the last are unsigned where the activation is.
 `default_nettype none
 module mul_terms #(
   parameter int ActWidth      = 5,
+  parameter bit ActSigned     = 1'b1,
   parameter int WeightWidth   = 4,
   parameter bit WeightBipolar = 1'b0,
   parameter bit UseDsp        = 1'b0,
   parameter bit WeightSigned  = 1'b1,
+  parameter bit Registered    = 1'b1,
   localparam int Digits    = (UseDsp || WeightBipolar) ? 1 : (WeightWidth + 1) / 2,
   localparam int TermWidth = ActWidth + (WeightBipolar ? 1 : UseDsp ? WeightWidth : 2)
 ) (
@@ -25,47 +28,62 @@ module mul_terms #(
   end
 `endif
 
+  logic [Digits*TermWidth-1:0]        terms;
+  logic [TermWidth+ActWidth-1:0]      act_wide;
+  logic signed [TermWidth-1:0]        act_ext;
+
+  assign act_wide = {{TermWidth{ActSigned & act_i[ActWidth-1]}}, act_i};
+  assign act_ext  = act_wide[TermWidth-1:0];
+
   if (WeightBipolar) begin : gen_bipolar
-    logic signed [TermWidth-1:0] act_ext;
-    assign act_ext = TermWidth'($signed(act_i));
-    always_ff @(posedge clk_i) begin : p_term
-      if (en_i) terms_o <= weight_i[0] ? act_ext : -act_ext;
-    end
+    assign terms = weight_i[0] ? act_ext : -act_ext;
   end else if (UseDsp) begin : gen_dsp
+    localparam int ActExt = ActWidth + (ActSigned ? 0 : 1);
+    logic signed [ActExt-1:0]    act;
     logic signed [TermWidth-1:0] product;
+    if (ActSigned) begin : gen_act_signed
+      assign act = act_i;
+    end else begin : gen_act_unsigned
+      assign act = {1'b0, act_i};
+    end
     if (WeightSigned) begin : gen_signed
-      assign product = $signed(act_i) * $signed(weight_i);
+      assign product = TermWidth'(act * $signed(weight_i));
     end else begin : gen_unsigned
       logic signed [WeightWidth:0] weight;
       assign weight  = {1'b0, weight_i};
-      assign product = TermWidth'($signed(act_i) * weight);
+      assign product = TermWidth'(act * weight);
     end
-    always_ff @(posedge clk_i) begin : p_term
-      if (en_i) terms_o <= product;
-    end
+    assign terms = product;
   end else begin : gen_lut
-    logic signed [TermWidth-1:0] act_ext;
-    assign act_ext = TermWidth'($signed(act_i));
     for (genvar d = 0; d < Digits; d++) begin : gen_digit
-      logic signed [TermWidth-1:0] low;
+      logic [TermWidth-1:0] low;
       assign low = act_ext & {TermWidth{weight_i[2*d]}};
 
       // A signed weight's top bit counts negative.
       if (2 * d == WeightWidth - 1) begin : gen_sign_one
-        always_ff @(posedge clk_i) begin : p_term
-          if (en_i) terms_o[d*TermWidth +: TermWidth] <= WeightSigned ? -low : low;
-        end
+        assign terms[d*TermWidth +: TermWidth] = WeightSigned ? -low : low;
       end else begin : gen_two
-        logic signed [TermWidth-1:0] high;
+        logic [TermWidth-1:0] high;
         assign high = (act_ext <<< 1) & {TermWidth{weight_i[2*d+1]}};
-        always_ff @(posedge clk_i) begin : p_term
-          if (en_i) begin
-            terms_o[d*TermWidth +: TermWidth] <=
-              WeightSigned && 2 * d + 1 == WeightWidth - 1 ? low - high : low + high;
-          end
-        end
+        assign terms[d*TermWidth +: TermWidth] =
+          WeightSigned && 2 * d + 1 == WeightWidth - 1 ? low - high : low + high;
       end
     end
   end
+
+  if (Registered) begin : gen_register
+    logic [Digits*TermWidth-1:0] terms_q;
+    always_ff @(posedge clk_i) begin : p_terms
+      if (en_i) terms_q <= terms;
+    end
+    assign terms_o = terms_q;
+  end else begin : gen_through
+    assign terms_o = terms;
+    logic unused;
+    assign unused = clk_i ^ en_i;
+  end
+
+  logic unused_wide;
+  assign unused_wide = ^act_wide;
 endmodule
 `default_nettype wire

@@ -86,7 +86,9 @@ module requant #(
   end
 
   if (Power < 0) begin : gen_factor
-    mem_rom #(.Width(PE * MulWidth), .Depth(Fold), .Style(RomStyle), .File(MulFile)) i_mul (
+    mem_rom #(
+      .Width(PE * MulWidth), .Depth(Fold), .Style(RomStyle), .File(MulFile), .AddrReg(1'b1)
+    ) i_mul (
       .clk_i, .en_i(en), .addr_i(mul_fold_q), .data_o(mul1)
     );
   end else begin : gen_power
@@ -94,7 +96,9 @@ module requant #(
     logic unused_factor;
     assign unused_factor = ^mul_fold_q;
   end
-  mem_rom #(.Width(PE * OffsetWidth), .Depth(Fold), .Style(RomStyle), .File(OffsetFile)) i_off (
+  mem_rom #(
+    .Width(PE * OffsetWidth), .Depth(Fold), .Style(RomStyle), .File(OffsetFile), .AddrReg(1'b1)
+  ) i_off (
     .clk_i, .en_i(en), .addr_i(offset_fold_q), .data_o(offset1)
   );
 

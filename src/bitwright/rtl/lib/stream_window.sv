@@ -63,19 +63,20 @@ module stream_window #(
   end
 `endif
 
-  // Word counters: signed, wide enough for the buffer and for the largest drop below zero.
+  // Word counters, kept as used - Words and ready - Span, so that their sign bits are the answers:
+  // below zero there is room, from zero on a window. Wide enough for the largest drop below.
   localparam int DropWidth  = $clog2(MaxDrop + 1);
   localparam int LevelWidth = $clog2(Words + MaxDrop + 1) + 1;
 
-  logic signed [LevelWidth-1:0] used_q, ready_q;
+  logic signed [LevelWidth-1:0] room_q, span_q;
   logic                         can_write, skid_ready, wr_en;
   logic [AddrWidth-1:0]         wr_addr_q, rd_addr;
   logic                         rd_valid, rd_pixel_last;
   logic [DropWidth-1:0]         rd_drop;
   logic                         start_ok;
 
-  assign can_write  = used_q < LevelWidth'(Words);
-  assign start_ok   = ready_q >= LevelWidth'(Span);
+  assign can_write  = room_q[LevelWidth-1];
+  assign start_ok   = ~span_q[LevelWidth-1];
   assign in_ready_o = can_write;
   assign wr_en      = in_valid_i & can_write;
 
@@ -140,11 +141,11 @@ module stream_window #(
 
   always_ff @(posedge clk_i) begin : p_level
     if (!rst_ni) begin
-      used_q  <= '0;
-      ready_q <= '0;
+      room_q <= LevelWidth'(-Words);
+      span_q <= LevelWidth'(-Span);
     end else begin
-      used_q  <= used_q - used_drop + LevelWidth'(wr_en);
-      ready_q <= ready_q - ready_drop + LevelWidth'(wr_en);
+      room_q <= room_q - used_drop + LevelWidth'(wr_en);
+      span_q <= span_q - ready_drop + LevelWidth'(wr_en);
     end
   end
 
@@ -156,7 +157,7 @@ module stream_window #(
 
 `ifdef BITWRIGHT_CHECKS
   no_overrun: assert property (@(posedge clk_i) disable iff (!rst_ni)
-    int'(used_q) <= Words && int'(ready_q) <= int'(used_q));
+    int'(room_q) <= 0 && int'(span_q) + Span <= int'(room_q) + Words);
   stream_check #(.Width(DataWidth)) i_check_in (
     .clk_i, .rst_ni, .valid_i(in_valid_i), .ready_i(in_ready_o), .data_i(in_data_i)
   );

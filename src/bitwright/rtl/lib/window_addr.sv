@@ -53,45 +53,62 @@ module window_addr #(
   logic [OwWidth-1:0]    ow_q;
   logic [OhWidth-1:0]    oh_q;
   logic                  running_q;
-  logic part_last, kw_last, kh_last, group_last, ow_last, oh_last, line_last, plane_last;
-  logic row_last, step;
+  // Whether a counter stands at its last value: a register beside each.
+  logic part_last_q, kw_last_q, kh_last_q, group_last_q, ow_last_q, oh_last_q;
+  logic line_last, plane_last, row_last, step;
 
-  assign part_last    = part_q == PartWidth'(Part - 1);
-  assign kw_last      = kw_q == KwWidth'(KernelW - 1);
-  assign kh_last      = kh_q == KhWidth'(KernelH - 1);
-  assign group_last   = group_q == GroupWidth'(Groups - 1);
-  assign ow_last      = ow_q == OwWidth'(OutW - 1);
-  assign oh_last      = oh_q == OhWidth'(OutH - 1);
-  assign line_last    = part_last & kw_last;
-  assign plane_last   = line_last & kh_last;
-  assign pixel_last_o = plane_last & group_last;
-  assign row_last     = pixel_last_o & ow_last;
+  assign line_last    = part_last_q & kw_last_q;
+  assign plane_last   = line_last & kh_last_q;
+  assign pixel_last_o = plane_last & group_last_q;
+  assign row_last     = pixel_last_o & ow_last_q;
   assign valid_o      = running_q | start_ok_i;
   assign step         = en_i & valid_o;
 
   always_ff @(posedge clk_i) begin : p_count
     if (!rst_ni) begin
-      part_q    <= '0;
-      kw_q      <= '0;
-      kh_q      <= '0;
-      group_q   <= '0;
-      ow_q      <= '0;
-      oh_q      <= '0;
-      running_q <= 1'b0;
+      part_q       <= '0;
+      kw_q         <= '0;
+      kh_q         <= '0;
+      group_q      <= '0;
+      ow_q         <= '0;
+      oh_q         <= '0;
+      running_q    <= 1'b0;
+      part_last_q  <= Part == 1;
+      kw_last_q    <= KernelW == 1;
+      kh_last_q    <= KernelH == 1;
+      group_last_q <= Groups == 1;
+      ow_last_q    <= OutW == 1;
+      oh_last_q    <= OutH == 1;
     end else if (step) begin
-      running_q <= ~pixel_last_o;
-      part_q    <= part_last ? '0 : part_q + 1'b1;
-      if (part_last) kw_q <= kw_last ? '0 : kw_q + 1'b1;
-      if (line_last) kh_q <= kh_last ? '0 : kh_q + 1'b1;
-      if (plane_last) group_q <= group_last ? '0 : group_q + 1'b1;
-      if (pixel_last_o) ow_q <= ow_last ? '0 : ow_q + 1'b1;
-      if (row_last) oh_q <= oh_last ? '0 : oh_q + 1'b1;
+      running_q   <= ~pixel_last_o;
+      part_q      <= part_last_q ? '0 : part_q + 1'b1;
+      part_last_q <= Part == 1 || part_q == PartWidth'(Part - 2);
+      if (part_last_q) begin
+        kw_q      <= kw_last_q ? '0 : kw_q + 1'b1;
+        kw_last_q <= KernelW == 1 || kw_q == KwWidth'(KernelW - 2);
+      end
+      if (line_last) begin
+        kh_q      <= kh_last_q ? '0 : kh_q + 1'b1;
+        kh_last_q <= KernelH == 1 || kh_q == KhWidth'(KernelH - 2);
+      end
+      if (plane_last) begin
+        group_q      <= group_last_q ? '0 : group_q + 1'b1;
+        group_last_q <= Groups == 1 || group_q == GroupWidth'(Groups - 2);
+      end
+      if (pixel_last_o) begin
+        ow_q      <= ow_last_q ? '0 : ow_q + 1'b1;
+        ow_last_q <= OutW == 1 || ow_q == OwWidth'(OutW - 2);
+      end
+      if (row_last) begin
+        oh_q      <= oh_last_q ? '0 : oh_q + 1'b1;
+        oh_last_q <= OutH == 1 || oh_q == OhWidth'(OutH - 2);
+      end
     end
   end
 
   always_comb begin : p_drop
     drop_o = DropWidth'(PixelDrop);
-    if (ow_last) drop_o = oh_last ? DropWidth'(FrameDrop) : DropWidth'(RowDrop);
+    if (ow_last_q) drop_o = oh_last_q ? DropWidth'(FrameDrop) : DropWidth'(RowDrop);
   end
 
   // Ways from word to word, modulo Words; Reach leads from a window's first word to its last pixel.
@@ -110,36 +127,36 @@ module window_addr #(
   localparam int WayRow    = modulo(RowDrop - Reach - Fold + 1);
   localparam int WayFrame  = modulo(FrameDrop - Reach - Fold + 1);
 
-  logic [AddrWidth-1:0] way, way_q, addr_q;
-  logic [AddrWidth:0]   sum, wrapped;
+  // The sum and the sum less Words are made side by side; the sign of the second one chooses.
+  logic [AddrWidth-1:0] way, way_q, back_q, addr_q, sum;
+  logic [AddrWidth:0]   wrapped;
   logic                 issued_q;
 
   always_comb begin : p_way
     way = AddrWidth'(WayPart);
-    if (row_last) way = oh_last ? AddrWidth'(WayFrame) : AddrWidth'(WayRow);
+    if (row_last) way = oh_last_q ? AddrWidth'(WayFrame) : AddrWidth'(WayRow);
     else if (pixel_last_o) way = AddrWidth'(WayPixel);
     else if (plane_last) way = AddrWidth'(WayGroup);
     else if (line_last) way = AddrWidth'(WayKh);
-    else if (part_last) way = AddrWidth'(WayKw);
+    else if (part_last_q) way = AddrWidth'(WayKw);
   end
 
-  assign sum     = {1'b0, addr_q} + {1'b0, way_q};
-  assign wrapped = sum - (AddrWidth + 1)'(Words);
+  assign sum     = addr_q + way_q;
+  assign wrapped = {1'b0, addr_q} + {1'b1, back_q};
   assign addr_o  = addr_q;
 
   always_ff @(posedge clk_i) begin : p_addr
     if (!rst_ni) begin
       issued_q <= 1'b0;
-      addr_q   <= '0;
+      addr_q       <= '0;
     end else if (en_i) begin
       issued_q <= valid_o;
-      if (issued_q) addr_q <= sum >= (AddrWidth + 1)'(Words) ? wrapped[AddrWidth-1:0]
-                                                             : sum[AddrWidth-1:0];
+      if (issued_q) addr_q <= wrapped[AddrWidth] ? sum : wrapped[AddrWidth-1:0];
     end
-    if (step) way_q <= way;
+    if (step) begin
+      way_q  <= way;
+      back_q <= way - AddrWidth'(Words);
+    end
   end
-
-  logic unused;
-  assign unused = wrapped[AddrWidth];
 endmodule
 `default_nettype wire

@@ -64,6 +64,8 @@ def target_shape(node: OnnxNode, source: tuple[int, ...], target: Any) -> tuple[
 
 def constant(node: OnnxNode) -> Array:
     """The value of a Constant node."""
+    if len([name for name in node.attrs if name.startswith("value")]) > 1:
+        raise node.error("has more than one value")
     if "value" in node.attrs:
         return node.array("value")
     for name, dtype in (

@@ -360,14 +360,24 @@ def _result(low: Importer, node: OnnxNode) -> Value | Const:
 
 
 def _one_batch(low: Importer, node: OnnxNode) -> None:
-    """A Reshape that spells out the batch size keeps its meaning for one sample."""
-    if node.op != "Reshape" or not node.has(1):
-        return
-    target = low.tensors[node.inputs[1]]
-    if isinstance(target, Const) and target.value.size and np.ravel(target.value)[0] == low.batch:
-        fixed = np.array(np.ravel(target.value))
-        fixed[0] = 1
-        low.tensors.keep(node.inputs[1], Const(fixed))
+    """A Reshape that spells out the batch size keeps its meaning for one sample.
+
+    Raises:
+        ModelError: the node joins the samples of a batch.
+    """
+    joins = node.op == "Flatten" and node.integer("axis", 1) in (0, -len(low.data(node, 0).shape))
+    if node.op == "Reshape" and node.has(1):
+        target = low.tensors[node.inputs[1]]
+        if isinstance(target, Const) and target.value.size:
+            fixed = np.array(np.ravel(target.value))
+            joins = fixed[0] not in (low.batch, 0, -1)
+            if fixed[0] == low.batch:
+                fixed[0] = 1
+                low.tensors.keep(node.inputs[1], Const(fixed))
+    if joins:
+        raise node.error(
+            f"joins the {low.batch} samples of a batch", "export the model with a batch of one"
+        )
 
 
 def _finish(low: Importer, found: tuple[Output, ...]) -> tuple[Graph, tuple[Output, ...]]:

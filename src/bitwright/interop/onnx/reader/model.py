@@ -199,8 +199,11 @@ def _parse(body: bytes, where: str) -> tuple[Any, int]:
             where=where,
             hint="inline them: onnx.inliner.inline_local_functions",
         )
-    versions = [o.version for o in model.opset_import if _text(o.domain) in ("", "ai.onnx")]
-    return model.graph, int(versions[0]) if versions else OPSET
+    versions = {o.version for o in model.opset_import if _text(o.domain) in ("", "ai.onnx")}
+    if len(versions) > 1:
+        said = f"it names {len(versions)} versions of the standard operators, {sorted(versions)}"
+        raise ModelError(said, where=where, hint="export it again")
+    return model.graph, int(versions.pop()) if versions else OPSET
 
 
 def _text(value: Any) -> str:
@@ -310,11 +313,17 @@ def stored_tensor(proto: Any, where: str, folder: Path | None) -> Stored:
                 where=where,
                 hint="the file is damaged; export it again",
             )
+        if any(len(getattr(proto, name)) for name in _FIELDS):
+            raise DataError("holds its numbers twice", where=where, hint="export it again")
     else:
         held = len(getattr(proto, helper.tensor_dtype_to_field(kind)))
         if held not in (count, -(-count // 2) if kind in _HALF_BYTE else count):
             raise DataError(f"{held} values, dimensions {dims} need {count}", where=where)
     return Stored(where, count * width, None, proto)
+
+
+#: Where a tensor has its numbers, if not as bytes.
+_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
 def _product(dims: list[int]) -> int:
@@ -380,7 +389,10 @@ def _attributes(proto: Any, where: str, folder: Path | None) -> dict[str, Any]:
                 where=where,
                 hint="control flow (If, Loop, Scan) has no hardware; export a static graph",
             )
-        found[_text(attribute.name)] = plain[attribute.type](attribute)
+        name = _text(attribute.name)
+        if name in found:
+            raise ModelError(f"has two attributes {name}", where=where, hint="export it again")
+        found[name] = plain[attribute.type](attribute)
     return found
 
 

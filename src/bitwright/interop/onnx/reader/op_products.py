@@ -343,6 +343,12 @@ def _gemm(low: Importer, node: OnnxNode) -> Value:
     if node.integer("transA", 0):
         raise node.error("transposes its data", "export it with transA=0")
     rows_first = const if node.integer("transB", 0) else const.moved(np.transpose)
+    added = np.shape(low.const(node, 2).value) if node.has(2) else ()
+    if len(added) > 2 or any(side != 1 for side in added[:-1]):
+        raise node.error(
+            f"adds numbers of shape {added}: others to each image of a batch",
+            "give C one number for each output feature",
+        )
     alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
     bias = _bias(low, node, 2, rows_first.value.shape[0])
     if alpha == 1.0:

@@ -6,7 +6,7 @@ needs is there and where it writes is free (specification 004, 2.4.4 to 2.4.7 an
 
 - a burst brings a channel of one group of positions, when one of two places for bursts is free;
 - the construct unit fills one half of the line buffer while windows are sent from the other;
-- the array takes a word of windows a cycle, waits for the feeder's filters, drains behind Y results;
+- the array takes a word of windows a cycle, waits for its filters, drains behind Y results;
 - OUT takes a row of X results a cycle and holds two sets of Y results (FGI) or all (GW).
 
 Bursts take what A.1 says, so the formulas and the simulator differ by waiting and by filling alone.

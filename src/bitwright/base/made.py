@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which folders of results this user has made: noted in the user's cache, by their content.
+
+A folder that came from elsewhere can say anything of itself, a hash of all that it depends on
+included. What it cannot do is lie in the cache: an entry there is the user's own (`base.store`).
+Who gets a folder from somebody else, or has emptied the cache, makes the results again.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from bitwright.base.files import sha256_file
+from bitwright.base.store import Store, content_key
+
+_KIND = "made"
+_MOST_FILES = 100_000
+Sizes = dict[str, int]
+#: What this process has noted: all there is where the cache cannot be written.
+_HERE: dict[str, dict[str, str]] = {}
+
+
+def remember(folder: Path, key: str) -> None:
+    """Note that this user has made a folder, as it is now.
+
+    Args:
+        key: hash of what it depends on.
+    """
+    sizes = _sizes(folder)
+    if sizes is not None:
+        place = content_key(key, sizes)
+        _HERE[place] = _hashes(folder, sizes)
+        Store().offer(_KIND, place, _HERE[place])
+
+
+def is_own(folder: Path, key: str) -> bool:
+    """Whether this user has made a folder for a key, just as it is now.
+
+    Files are read only where there is one of the same names and sizes.
+    """
+    sizes = _sizes(folder)
+    if sizes is None:
+        return False
+    place = content_key(key, sizes)
+    entry = Store().find(_KIND, place)
+    known = _HERE.get(place) if entry is None else entry.value
+    try:
+        return known is not None and known == _hashes(folder, sizes)
+    except OSError:
+        return False
+
+
+def _sizes(folder: Path) -> Sizes | None:
+    """Every file by its name in the folder; None: there is none, or something else than files."""
+    found: Sizes = {}
+    if folder.is_symlink() or not folder.is_dir():
+        return None
+    for base, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(base, name)
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                found[path.relative_to(folder).as_posix()] = status.st_size
+            elif not stat.S_ISDIR(status.st_mode):
+                return None
+        if len(found) > _MOST_FILES:
+            return None
+    return found
+
+
+def _hashes(folder: Path, sizes: Sizes) -> dict[str, str]:
+    return {name: sha256_file(folder / name) for name in sorted(sizes)}

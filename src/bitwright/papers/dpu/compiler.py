@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network for a DPUCZDX8G: fused nodes, where each runs and why, and the parts that follow.
+
+Nothing is refused: what the engine cannot do is run by the processor, in the exact executor, and
+told with its reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bitwright.base.errors import GraphError
+from bitwright.base.files import atomic_write
+from bitwright.ir import Graph, IntArray, save_graph
+from bitwright.ir.executor import Executor
+from bitwright.lower.split import Part, run_parts, split_graph
+from bitwright.papers.dpu.architecture import Architecture
+from bitwright.papers.dpu.nodes import FREE, FusedNode, Kind, fuse
+from bitwright.papers.dpu.reasons import reasons
+
+ENGINE, CPU = "dpu", "cpu"
+#: What computes the levels of a part: by default the executor.
+Maker = Callable[[Graph], Callable[[Mapping[str, IntArray]], dict[str, IntArray]]]
+
+
+@dataclass(frozen=True)
+class PlacedNode:
+    """A fused node and where it runs.
+
+    Attributes:
+        reasons: why not on the engine.
+        part: number of its part.
+    """
+
+    node: FusedNode
+    place: str
+    reasons: tuple[str, ...]
+    part: int = -1
+
+    def to_json(self) -> dict[str, Any]:
+        node = self.node
+        return {
+            "name": node.name,
+            "layer": node.source,
+            "kind": str(node.kind),
+            "operations": [one.name for one in node.nodes],
+            "activation": node.activation,
+            "inputs": [list(kind.shape) for kind in node.inputs],
+            "output": list(node.output.shape),
+            "kernel": list(node.window),
+            "macs": node.macs,
+            "weights": node.weights,
+            "place": self.place,
+            "part": self.part,
+            "reasons": list(self.reasons),
+        }
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A network on an architecture.
+
+    Attributes:
+        graph: the whole, as it came.
+        nodes: in its order.
+        parts: what runs where, in order.
+    """
+
+    graph: Graph
+    architecture: Architecture
+    nodes: tuple[PlacedNode, ...]
+    parts: tuple[Part, ...] = field(repr=False)
+
+    def count(self, place: str) -> int:
+        """Parts at a place; of the processor without those that only find the label."""
+        return sum(
+            part.place == place
+            and (place == ENGINE or any(node.op != "top_k" for node in part.graph))
+            for part in self.parts
+        )
+
+    @property
+    def outside(self) -> tuple[PlacedNode, ...]:
+        """What the processor does, the label left out."""
+        return tuple(n for n in self.nodes if n.place == CPU and n.node.kind is not Kind.TOP_K)
+
+    @cached_property
+    def on_engine(self) -> tuple[FusedNode, ...]:
+        """What the engine does."""
+        return tuple(n.node for n in self.nodes if n.place == ENGINE)
+
+    def runner(self, engine: Maker | None = None, threads: int | None = None) -> Parted:
+        """What runs all of it.
+
+        Args:
+            engine: what computes the engine's parts; None: the executor, as for the others.
+            threads: of each executor.
+        """
+        return Parted(self, engine, threads)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "network": self.graph.name,
+            "digest": self.graph.digest,
+            "architecture": self.architecture.model_dump(mode="json"),
+            "parts": [
+                {
+                    "place": part.place,
+                    "inputs": list(part.graph.inputs),
+                    "outputs": list(part.graph.outputs),
+                    "nodes": [n.node.name for n in self.nodes if n.part == index],
+                }
+                for index, part in enumerate(self.parts)
+            ],
+            "nodes": [node.to_json() for node in self.nodes],
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write ``compiled.json``, and each part as an integer graph, ``part-N-PLACE.bwg``."""
+        for index, part in enumerate(self.parts):
+            save_graph(part.graph, folder / f"part-{index}-{part.place}.bwg")
+        atomic_write(folder / "compiled.json", json.dumps(self.to_json(), indent=1) + "\n")
+
+
+class Parted:
+    """Runs a compiled network, part after part, from any thread.
+
+    Raises:
+        GraphError: of a call, images of another size than the network's.
+    """
+
+    def __init__(self, compiled: Compiled, engine: Maker | None, threads: int | None) -> None:
+        def executor(graph: Graph) -> Callable[[Mapping[str, IntArray]], dict[str, IntArray]]:
+            return Executor(graph, threads).run
+
+        self.compiled = compiled
+        makers = {ENGINE: engine or executor, CPU: executor}
+        self._runs = tuple(makers[part.place](part.graph) for part in compiled.parts)
+
+    def run(self, feeds: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Levels of the outputs, as `Graph.run` of the whole gives them."""
+        return run_parts(self.compiled.graph, self.compiled.parts, self._runs, feeds)
+
+    def __call__(self, images: IntArray) -> dict[str, IntArray]:
+        """The same of a network with one input: levels ``(N, *shape)``."""
+        (edge,) = self.compiled.graph.inputs
+        wanted = self.compiled.graph.types[edge].shape
+        if images.shape[1:] != wanted:
+            raise GraphError(
+                f"the network takes images of {wanted}, these are of {images.shape[1:]}",
+                where=self.compiled.graph.name,
+                hint="compile the network for this size",
+            )
+        return self.run({edge: images})
+
+
+def compile_graph(graph: Graph, architecture: Architecture) -> Compiled:
+    """Fuse, place and split an integer graph.
+
+    Raises:
+        GraphError: it is not of the integer dialect.
+    """
+    if graph.dialect.name != "integer":
+        raise GraphError(
+            f"expected a graph of the dialect integer, got {graph.dialect.name}", where=graph.name
+        )
+    fused = fuse(graph)
+    placed = [_placed(node, architecture) for node in fused]
+    places = {one.name: p.place for p in placed for one in p.node.nodes}
+    # What only moves addresses stays where its input is: it is no reason to change places.
+    for index, item in enumerate(placed):
+        maker = graph.producer(item.node.first.inputs[0])
+        follows = item.node.kind in FREE and maker is not None and places[maker.name] == CPU
+        alone = len(item.node.inputs) == 1
+        if follows and alone and item.place == ENGINE:
+            why = ("moves what the processor has made",)
+            placed[index] = PlacedNode(item.node, CPU, why)
+            places[item.node.name] = CPU
+    parts = split_graph(graph, places)
+    number = {node.name: index for index, part in enumerate(parts) for node in part.graph}
+    nodes = tuple(PlacedNode(p.node, p.place, p.reasons, number[p.node.name]) for p in placed)
+    return Compiled(graph, architecture, nodes, parts)
+
+
+def _placed(node: FusedNode, architecture: Architecture) -> PlacedNode:
+    why = reasons(node, architecture)
+    return PlacedNode(node, CPU if why else ENGINE, why)
