@@ -18,11 +18,14 @@ PROOFS = (
     Proof("axis_out", "axis_out"),
     Proof("concat", "stream_concat"),
     Proof("add", "stream_add"),
-    Proof("axi_weights", "axi_weights", depth=24),
     Proof("axi_arbiter", "axi_arbiter"),
     Proof("matvec_core", "matvec_core", {"MW": 2, "MH": 2}, depth=16),
     Proof("matvec_core", "matvec_core", {"MW": 4, "MH": 4}, depth=14),
-    *(Proof("fifo", "stream_fifo", {"Depth": depth}) for depth in (2, 3, 5, 8)),
+    *(
+        Proof("fifo", "stream_fifo", {"Depth": depth, "Style": style})
+        for depth in (2, 3, 5, 8)
+        for style in (1, 2)
+    ),
     *(Proof("dwc", "stream_dwc", {"Up": ratio}) for ratio in (1, 2, 3, 8)),
     *(Proof("dwc", "stream_dwc", {"Down": ratio}) for ratio in (2, 3, 4)),
     Proof("pad", "stream_pad", {"Fold": 1}),
@@ -39,6 +42,7 @@ PROOFS = (
     Proof("threshold", "threshold", {"Style": 2}, depth=18, memories=_THRESHOLDS),
     Proof("lookup", "lookup", memories=_TABLE),
     Proof("requant", "requant", depth=18, memories=_FACTORS),
+    Proof("axi_weights", "axi_weights", depth=14),
 )
 
 
@@ -60,8 +64,10 @@ FAULTS = (
     Fault("fork", "stream_fork",
           "assign in_ready_o = ready0 & ready1",
           "assign in_ready_o = ready0"),
-    Fault("fifo_depth3", "stream_fifo", "full_q  <= 1'b0;\n      end\n", "end\n"),
-    Fault("fifo_depth3", "stream_fifo", "wr_addr_q == AddrWidth'(Depth - 1)", "wr_addr_q == '1"),
+    Fault("fifo_depth3_style1", "stream_fifo", "full_q  <= 1'b0;\n      end\n", "end\n"),
+    Fault("fifo_depth3_style1", "stream_fifo",
+          "wr_addr_q == AddrWidth'(Depth - 1)",
+          "wr_addr_q == '1"),
     Fault("axis_in", "axis_in", "if (late) skip_q <= 1'b1;", ""),
     Fault("axis_in", "axis_in", "fill_q ? FillValue", "fill_q & last ? FillValue"),
     Fault("axis_out", "axis_out", "in_valid_i && in_ready_o", "in_valid_i"),
@@ -107,11 +113,11 @@ FAULTS = (
           "epoch_q + EpochWidth'(asked)",
           "epoch_q + EpochWidth'(asked_q)"),
     Fault("matvec_core_mw2_mh2", "matvec_core", "(~first_pass_q | in_valid_i)", "1'b1"),
-    Fault("matvec_core_mw2_mh2", "matvec_lane",
+    Fault("matvec_core_mw2_mh2", "mac_sum",
           "first_i ? AccWidth'($signed(init_i)) : acc_q",
           "acc_q"),
-    Fault("window_fold2_groups2_height2_pixels5", "stream_window",
-          "drop_q       <= drop;",
-          "drop_q       <= 1'b0;"),
-    Fault("window_height2", "window_addr", "DilationW * Fold - (Part - 1)", "DilationW * Fold"),
+    Fault("window_height2", "stream_window", "LevelWidth'(-Span)", "LevelWidth'(1 - Span)"),
+    Fault("window_fold2_groups2_height2_pixels5", "window_addr",
+          "modulo(1 - Reach)",
+          "modulo(-Reach)"),
 )  # fmt: skip

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import resource
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -164,10 +163,9 @@ def _others(proof: Proof) -> set[str]:
 def _abc(program: Path, engine: str, folder: Path) -> str:
     commands = f"read_aiger design.aig; fold; strash; {engine}"
     argv = [str(program), "-c", commands]
-    nice = shutil.which("nice")
     try:
         done = subprocess.run(
-            [nice, *argv] if nice else argv, cwd=folder, capture_output=True, text=True,
+            argv, cwd=folder, capture_output=True, text=True,
             timeout=_TIMEOUT_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:

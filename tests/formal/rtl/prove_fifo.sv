@@ -4,6 +4,7 @@
 module prove_fifo #(
   parameter int Width = 1,
   parameter int Depth = 3,
+  parameter int Style = 0,
   localparam int CountWidth = $clog2(Depth + 4)
 ) (
   input logic             clk_i,
@@ -17,11 +18,11 @@ module prove_fifo #(
   logic [Width-1:0]      out_data;
   logic [CountWidth-1:0] inside;
 
-  stream_fifo #(.Width(Width), .Depth(Depth)) i_dut (
+  stream_fifo #(.Width(Width), .Depth(Depth), .RamStyle(Style)) i_dut (
     .clk_i, .rst_ni, .in_valid_i, .in_ready_o(in_ready), .in_data_i,
     .out_valid_o(out_valid), .out_ready_i, .out_data_o(out_data)
   );
-  fv_rules #(.Width(Width), .Limit(2)) i_rules (
+  fv_rules #(.Width(Width), .Limit(3)) i_rules (
     .clk_i, .rst_ni, .offered_i(in_valid_i),
     .out_valid_i(out_valid), .out_ready_i, .out_data_i(out_data)
   );
