@@ -210,6 +210,16 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec((72, 16), (8, 4), ("uint4", "int4n"), "block", adders=2),
         matvec((32, 16), (4, 4), ("uint8", "int8"), "block", adders=3),
     ),
+    "matvec_xnor": tuple(
+        matvec(size, fold, ("bipolar", "bipolar"), style)
+        for size, fold, style in (
+            ((64, 16), (16, 2), "distributed"), ((128, 16), (32, 4), "block"),
+            ((64, 64), (64, 8), "distributed"), ((64, 64), (64, 16), "distributed"),
+            ((64, 64), (32, 32), "block"), ((128, 32), (128, 4), "distributed"),
+            ((784, 64), (16, 16), "block"), ((784, 64), (49, 8), "block"),
+            ((36, 16), (9, 8), "distributed"), ((64, 10), (64, 10), "distributed"),
+        )
+    ),
     "matvec_codes": (
         matvec((9, 8), (3, 2), ("uint4", "po2_4")),
         matvec((32, 8), (4, 2), ("int8", "po2_6<zero>")),
