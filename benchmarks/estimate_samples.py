@@ -186,8 +186,6 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec((32, 16), (2, 4), ("int4", "int4"), "block", "dsp"),
         matvec((64, 16), (8, 4), ("uint2", "int2n")),
         matvec((64, 32), (16, 2), ("uint2", "int2n"), "block"),
-        matvec((64, 16), (16, 2), ("bipolar", "bipolar")),
-        matvec((128, 16), (32, 4), ("bipolar", "bipolar"), "block"),
         matvec((64, 16), (8, 4), ("uint8", "bipolar")),
         matvec((48, 12), (6, 3), ("int4", "ternary")),
         matvec((36, 8), (36, 1), ("uint4", "int4n")),
@@ -214,9 +212,7 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec(size, fold, ("bipolar", "bipolar"), style)
         for size, fold, style in (
             ((64, 16), (16, 2), "distributed"), ((128, 16), (32, 4), "block"),
-            ((64, 64), (64, 8), "distributed"), ((64, 64), (64, 16), "distributed"),
-            ((64, 64), (32, 32), "block"), ((128, 32), (128, 4), "distributed"),
-            ((784, 64), (16, 16), "block"), ((784, 64), (49, 8), "block"),
+            ((64, 64), (64, 8), "distributed"), ((128, 32), (128, 4), "distributed"),
             ((36, 16), (9, 8), "distributed"), ((64, 10), (64, 10), "distributed"),
         )
     ),
