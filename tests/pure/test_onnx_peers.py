@@ -13,6 +13,7 @@ from tests.onnx_models import QONNX, File, run_file
 
 from bitwright.base.errors import ModelError
 from bitwright.interop.onnx.reader import Imported, load
+from bitwright.interop.onnx.reader.compare import original_scores
 from bitwright.ir import random_feeds
 from bitwright.ir.executor import Executor
 
@@ -304,3 +305,14 @@ def test_casts_to_narrower_reals(kind: int, refused: bool) -> None:
             load(net.model())
     else:
         assert any("float16" in note for note in load(net.model()).notes)
+
+
+def test_a_file_of_one_image_is_run_image_by_image() -> None:
+    """Its Reshape says 1, as in FINN's tutorial, so the batch cannot be replaced."""
+    pytest.importorskip("qonnx")
+    net = File(1, 3, 2, 2)
+    net.quant(4, 0.5)
+    net.op("Reshape", net.const([1, 12], np.int64))
+    net.op("MatMul", net.const(np.arange(36).reshape(12, 3) % 5 - 2))
+    body, images = net.model(), drawn(3, 2, 2)
+    assert np.array_equal(original_scores(body, images), run_file(body, images)[0])

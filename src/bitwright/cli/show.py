@@ -58,6 +58,9 @@ def mapping(output: Output, result: dict[str, Any]) -> None:
     """A hardware graph by the models."""
     if output.answered(result):
         return
+    if "engine" in result:
+        program(output, result)
+        return
     columns = ("block", "kind", "PE", "SIMD", "cycles", "LUT", "FF", "BRAM", "DSP")
     rows = [
         (
@@ -82,6 +85,27 @@ def mapping(output: Output, result: dict[str, Any]) -> None:
     )
     output.say(f"{used} ({counted})")
     output.say(f"{result['interval']} cycles an image; latency {result['latency']} cycles (model)")
+    rates(output, result["rates"])
+
+
+def program(output: Output, result: dict[str, Any]) -> None:
+    """A program of the engine, layer by layer, by the model."""
+    columns = ("layer", "cycles", "waits", "for", "utilisation")
+    rows = [
+        (
+            layer["name"],
+            layer["busy"],
+            sum(layer["waits"].values()),
+            ", ".join(name for name, cycles in layer["waits"].items() if cycles),
+            f"{100 * layer['utilisation']:.1f} %" if layer["macs"] else "",
+        )
+        for layer in result["layers"]
+    ]
+    output.table(f"layers on the engine {result['engine']} (model)", columns, rows)
+    output.say(
+        f"{result['cycles']} cycles an image, {100 * result['utilisation']:.1f} % of the array's "
+        f"multiply-accumulates; {result['instructions']} instructions (model)"
+    )
     rates(output, result["rates"])
 
 

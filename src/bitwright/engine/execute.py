@@ -293,7 +293,7 @@ def _finish(machine: Machine, job: Exec, finish: Output, sums: Ints, where: str)
         passed = (compared[:, :, np.newaxis] >= limits) & (limits < (1 << 31) - 1)
         counted: Ints = passed.sum(axis=-1).astype(np.int64)
         counted = (counted << finish.step) + finish.base
-        return _looked_up(machine, finish, counted, where)
+        return _look_up(machine, finish, counted, where)
     fields, written = _rows(machine, job.parameters, -(-channels // 8))
     records = np.ascontiguousarray(fields).view("<i8").ravel()[:channels]
     flags = np.ascontiguousarray(written).reshape(-1, 8)[:channels]
@@ -304,11 +304,11 @@ def _finish(machine: Machine, job: Exec, finish: Output, sums: Ints, where: str)
     value = shifted(sums * multiplier + (records >> bits), finish.shift, finish.rounding)
     if finish.result == Result.RAW:
         return value
-    return _looked_up(machine, finish, np.clip(value, finish.low, finish.high), where)
+    return _look_up(machine, finish, np.clip(value, finish.low, finish.high), where)
 
 
-def _looked_up(machine: Machine, finish: Output, value: Ints, where: str) -> Ints:
-    """Results (pixels, channels) behind the tables, if these are used."""
+def _look_up(machine: Machine, finish: Output, value: Ints, where: str) -> Ints:
+    """The tables' entries of results (pixels, channels), if there is to be a lookup."""
     config = machine.config
     if not finish.lookup:
         return value

@@ -73,13 +73,10 @@ def block_resources(block: Block, family: str) -> Resources:
 
 
 def _line(families: dict[str, Any], family: str, kind: str) -> dict[str, Any]:
-    """Coefficients of a kind of block; of units that compare bits, those of other units where a
-    family has none; those of ECP5 where it has neither.
-    """
+    """Coefficients of a kind of block; those of ECP5 where a family has none measured."""
     none: dict[str, Any] = {"lut": {"memory": 1.0}, "ff": {}}
     own, measured = families[family]["blocks"], families[_MEASURED]["blocks"]
-    plain = kind.removesuffix("_xnor")
-    line: dict[str, Any] = own.get(kind) or own.get(plain) or measured.get(kind, none)
+    line: dict[str, Any] = own.get(kind) or measured.get(kind, none)
     return line
 
 

@@ -339,12 +339,8 @@ class Product:
         return rom_luts(family, 1 << weight.index, weight.width) if weight.index else 0.0
 
     def cost_kind(self, op: str) -> str:
-        """The line of the cost model: units whose operands are codes, and those that compare bits,
-        have one of their own.
-        """
-        if self.is_float or self.weight.index:
-            return "matvec_codes"
-        return f"{op}_xnor" if self.xnor and op == "matvec" else op
+        """The line of the cost model: units whose operands are codes have one of their own."""
+        return "matvec_codes" if self.is_float or self.weight.index else op
 
     def parameters(self) -> Mapping[str, int | str]:
         """Parameters of `matvec` and `depthwise` that say what the operands are."""

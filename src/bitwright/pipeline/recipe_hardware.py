@@ -64,6 +64,11 @@ class HardwareSection(Section):
     """What to build it for.
 
     Attributes:
+        kind: ``dataflow``, a circuit of the network's own; or ``engine``, a program for the
+            programmed engine, which runs any network on one circuit.
+        engine: of kind ``engine``: a name of `bitwright.engine.ENGINES`, or a JSON file of an
+            `EngineConfig`. Its size is fixed: of the goals below it takes none, and says whether
+            it reaches ``target_fps``.
         target: a name of ``bitwright list targets``.
         clock_mhz: clock to implement for; ``synth_clk_period_ns`` says the same as a period.
         target_fps: images per second to reach, with as little hardware as possible; where place
@@ -80,6 +85,8 @@ class HardwareSection(Section):
             `bitwright.hw.OwnBlock`.
     """
 
+    kind: Literal["dataflow", "engine"] = "dataflow"
+    engine: str = "e256"
     target: str = "ecp5-45k"
     clock_mhz: Positive = 100.0
     target_fps: Positive | None = None
@@ -113,6 +120,11 @@ class HardwareSection(Section):
     def _one_goal(self) -> HardwareSection:
         named = ("target_fps", "fill", "budget", "folding_config_file")
         goals = [name for name in named if getattr(self, name) is not None]
+        own = self.folding_config_file is not None or self.blocks or self.devices > 1
+        if self.kind == "engine" and own:
+            raise ValueError("folding_config_file, blocks and devices are of kind dataflow")
+        if self.kind == "engine" and self.weights.external:
+            raise ValueError("an engine's weights always come from outside: leave weights out")
         if len(goals) > 1:
             raise ValueError(f"give only one of {', '.join(goals)}")
         if self.rate_clock_mhz is not None and self.target_fps is None:
@@ -134,6 +146,10 @@ def hardware_facts(section: HardwareSection) -> dict[str, Any]:
     fields = section.model_dump(mode="json")
     if section.folding_config_file is not None:
         fields["folding_config_file"] = read_text(section.folding_config_file, most=MOST_TEXT)
+    if section.kind == "dataflow":
+        del fields["kind"], fields["engine"]
+    elif Path(section.engine).suffix == ".json":
+        fields["engine"] = read_text(Path(section.engine), most=MOST_TEXT)
     target = Path(section.target)
     if target.suffix == ".toml" and target.is_file():
         fields["target"] = read_text(target, most=MOST_TEXT)

@@ -51,7 +51,10 @@ def _with_paths(recipe: Recipe, change: Callable[[Path], Path]) -> Recipe:
 
     data, folding = recipe.data, recipe.hardware.folding_config_file
     places = {name: changed(getattr(data, name)) for name in ("path", "unlabelled")}
-    update = {"folding_config_file": changed(folding)}
+    engine = recipe.hardware.engine
+    if Path(engine).suffix == ".json":
+        engine = str(change(Path(engine)))
+    update = {"folding_config_file": changed(folding), "engine": engine}
     return recipe.model_copy(
         update={
             "data": data.model_copy(update=places),
@@ -66,6 +69,8 @@ def _files(recipe: Recipe) -> Iterator[tuple[Path, str]]:
     """What must be there before anything begins, and the field that names it."""
     if recipe.hardware.folding_config_file is not None:
         yield recipe.hardware.folding_config_file, "hardware.folding_config_file"
+    if Path(recipe.hardware.engine).suffix == ".json":
+        yield Path(recipe.hardware.engine), "hardware.engine"
     yield from ((path, "model") for path in recipe.model.files)
     for entry in recipe.teacher:
         yield from ((path, "teacher") for path in (entry.model.files if entry.model else ()))

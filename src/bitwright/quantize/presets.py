@@ -43,7 +43,7 @@ def without_preset(data: Any, where: str = "quant") -> Any:
         raise RecipeError(
             f"there is no preset {name!r}",
             where=where if isinstance(data, str) else f"{where}.{KEY}",
-            hint=f"one of {', '.join(known)}; or a section with formats",
+            hint=f"one of {', '.join(known)}; or a mapping with formats",
         )
     merged = dict(known[name])
     own = {} if isinstance(data, str) else {k: v for k, v in data.items() if k != KEY}

@@ -23,6 +23,9 @@ from bitwright.engine.image import (
 from bitwright.engine.isa import Buffer, Instruction, Load, Result, Store
 from bitwright.ir import Graph
 
+#: Words behind the last one that the fetcher may read: it runs ahead of HALT.
+READ_AHEAD = 32
+
 
 def compile_graph(graph: Graph, config: EngineConfig) -> EngineImage:
     """The program of an integer graph on an engine; the same bytes every time.
@@ -42,7 +45,7 @@ def compile_graph(graph: Graph, config: EngineConfig) -> EngineImage:
     pieces = [program_bytes(program, config), emitter.constants.table]
     return EngineImage(
         graph.name, config, graph.digest, program, tuple(p.layer for p in placed),
-        np.concatenate(pieces), regions + emitter.memory_words,
+        np.concatenate(pieces), regions + emitter.memory_words + READ_AHEAD,
         tuple(_region(graph, e, v, emitter, regions) for e, v in network.inputs.items()),
         tuple(_region(graph, e, v, emitter, regions) for e, v in network.outputs.items()),
         tuple(HostStep(n.output, n.inputs[0], n.integer("k")) for n in network.host),

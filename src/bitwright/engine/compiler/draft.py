@@ -140,7 +140,7 @@ def _convolution(
         raise no_mapping(
             node, f"a kernel of {height} x {width}; at most 255 x 255 fit", "pool first"
         )
-    outputs, lanes = config.outputs, config.lanes
+    outputs, lanes = config.outputs, source.lanes(config.lanes)
     channelwise = groups == rows == len(source.places) and columns == 1
     places = source.places if channelwise else np.arange(rows, dtype=np.int64)
     count = source.planes * lanes if channelwise else -(-rows // outputs) * outputs

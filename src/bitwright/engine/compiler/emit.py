@@ -17,10 +17,11 @@ from bitwright.engine.compiler.plan import Plan, Segment
 from bitwright.engine.compiler.steps import Access, Action, Space, Step
 from bitwright.engine.compiler.values import Layer, Part, Value, is_diagonal
 from bitwright.engine.config import EngineConfig
-from bitwright.engine.isa import Buffer, Load, LoadMode, Store, WeightOrder
+from bitwright.engine.isa import Bits, Buffer, Load, LoadMode, Result, Store, WeightOrder
 
 Bytes = NDArray[np.uint8]
 _MOST_OUTPUTS = (1 << 8) - 1
+_PIECES = 8  # of the weight memory
 _MOST_RUN = (1 << 16) - 1
 
 
@@ -98,6 +99,7 @@ class Emitter:
         self.held: dict[tuple[Layer, int], tuple[int, int]] = {}
         self.loaded: set[Value] = set()
         self.table = -1
+        self.turns: dict[Value, int] = {}
         self.stored = {value.root[0] for value in network.outputs.values()}
         roots = [value.root[0] for value in (*network.inputs.values(), *network.outputs.values())]
         roots += [
@@ -122,7 +124,7 @@ class Emitter:
         strips, config = segment.strips, self.config
         rows = parameters = 0
         for layer in segment.layers:
-            self.pieces[layer] = list(self._cut(layer))
+            self.pieces[layer] = list(self._cut(segment, layer))
             rows += sum(piece.rows for piece in self.pieces[layer])
             groups = sum(piece.part.groups for piece in self.pieces[layer])
             parameters += groups * parameter_rows(layer, config)
@@ -137,15 +139,18 @@ class Emitter:
             views = self._views(segment, needs, number)
             pending = self._inputs(segment, needs, views)
             for layer in segment.layers:
-                pending = self._layer(layer, needs[layer.out], views, pending, keeps)
+                pending = self._layer(segment, layer, needs, views, pending, keeps)
             self._outputs(segment, needs, views)
 
-    def _cut(self, layer: Layer) -> Iterator[_Piece]:
-        """The layer's parts in pieces whose weights and parameters fit into half of theirs."""
+    def _cut(self, segment: Segment, layer: Layer) -> Iterator[_Piece]:
+        """The layer's parts in pieces: of an eighth of the weight memory, so that loads run ahead
+        by nearly all of it, and of half of the parameter memory.
+        """
         config, post = self.config, layer.post
         own_tables = post is not None and post.tables is not None and len(post.tables) > 1
         most = config.parameter_rows // 2 // parameter_rows(layer, config)
         most = 1 if own_tables else min(most, _MOST_OUTPUTS)
+        most = min([most, *(segment.buffers[value].planes for value in _slices(segment, layer))])
         for part in layer.parts:
             rows = part.weights.shape[1]
             if rows > config.weight_rows:
@@ -156,7 +161,9 @@ class Emitter:
                     hint="use an engine with more weight rows, or pool in front of the layer",
                 )
             alone = len(part.weights) > 1 or part.order == WeightOrder.SEQUENTIAL
-            count = min(most, max(1, config.weight_rows // 2 // rows)) if alone else most
+            count = min(most, max(1, config.weight_rows // _PIECES // rows)) if alone else most
+            if layer.out.result == Result.FOUR:  # two groups are a word
+                count = max(2, count - count % 2)
             diagonal = is_diagonal(part.weights, config.outputs)
             for first in range(0, part.groups, count):
                 piece = part.cut(first, min(count, part.groups - first))
@@ -167,14 +174,15 @@ class Emitter:
     ) -> dict[Value, View]:
         """Of everything that the segment reads and writes in a strip."""
         views: dict[Value, View] = {}
-        for value, (addresses, rows) in segment.buffers.items():
-            start = addresses[number % len(addresses)]
-            first = _rows_of(value, needs)[0]
-            views[value] = View(start - first * value.width, rows * value.width)
+        for value, held in segment.buffers.items():
+            if held.planes == value.planes:
+                start = held.addresses[number % len(held.addresses)]
+                first = _rows_of(value, needs)[0]
+                views[value] = View(start - first * value.width, held.rows * value.width)
         for layer in segment.layers:
             for value in (*layer.sources, layer.out):
                 parent = value.parent
-                if value in views:
+                if value in views or value in segment.buffers:
                     continue
                 if parent is not None and parent[0] in segment.buffers:
                     whole = views[parent[0]]
@@ -197,7 +205,7 @@ class Emitter:
         """Loads of a strip: what lies outside, and what the host gave and nobody loaded yet."""
         loads: list[Action] = []
         for value in segment.buffers:
-            if value not in segment.made:
+            if value not in segment.made and value in views:
                 loads += self._load(value, _rows_of(value, needs), views[value], segment.name)
         for source in [value for layer in segment.layers for value in layer.sources]:
             for given in self.network.inputs.values():
@@ -207,7 +215,10 @@ class Emitter:
                     loads += self._load(given, (0, given.height), self._home(given), segment.name)
         return loads
 
-    def _load(self, value: Value, rows: tuple[int, int], view: View, layer: str) -> list[Action]:
+    def _load(
+        self, value: Value, rows: tuple[int, int], view: View, layer: str,
+        planes: tuple[int, int] | None = None,
+    ) -> list[Action]:  # fmt: skip
         return [
             Action(
                 Load(
@@ -220,10 +231,13 @@ class Emitter:
                 ),
                 layer,
             )
-            for memory, address, x, y, memory_step, step in self._runs(value, rows, view)
+            for memory, address, x, y, memory_step, step in self._runs(value, rows, view, planes)
         ]  # fmt: skip
 
-    def _store(self, value: Value, rows: tuple[int, int], view: View, layer: str) -> list[Action]:
+    def _store(
+        self, value: Value, rows: tuple[int, int], view: View, layer: str,
+        planes: tuple[int, int] | None = None,
+    ) -> list[Action]:  # fmt: skip
         return [
             Action(
                 Store(
@@ -235,18 +249,21 @@ class Emitter:
                 ),
                 layer,
             )
-            for memory, address, x, y, memory_step, step in self._runs(value, rows, view)
+            for memory, address, x, y, memory_step, step in self._runs(value, rows, view, planes)
         ]
 
     def _runs(
-        self, value: Value, rows: tuple[int, int], view: View
+        self, value: Value, rows: tuple[int, int], view: View, planes: tuple[int, int] | None
     ) -> list[tuple[int, int, int, int, int, int]]:
-        """Rows of all planes as blocks: (memory, address, x, y, memory step, buffer step)."""
+        """Rows of planes (of all, or first to end) as blocks: (memory, address, x, y, memory step,
+        buffer step).
+        """
         root, plane = value.root
+        first, end = planes or (0, value.planes)
         size, width = value.height * value.width, value.width
-        memory = self.memory[root] + plane * size + rows[0] * width
-        address = view.base + rows[0] * width
-        x, y = (rows[1] - rows[0]) * width, value.planes
+        memory = self.memory[root] + (plane + first) * size + rows[0] * width
+        address = view.base + first * view.plane + rows[0] * width
+        x, y = (rows[1] - rows[0]) * width, end - first
         if x == size == view.plane and x * y <= _MOST_RUN:
             return [(memory, address, x * y, 1, 0, 0)]
         if x <= _MOST_RUN:
@@ -260,62 +277,95 @@ class Emitter:
     def _outputs(
         self, segment: Segment, needs: dict[Value, tuple[int, int]], views: dict[Value, View]
     ) -> None:
-        """Stores of a strip's result, if it lies outside or is the network's."""
-        value = segment.layers[-1].out
-        root = value.root[0]
-        outside = root not in self.plan.resident
-        if not (outside or root in self.stored):
-            return
-        rows = needs[value]
-        actions = self._store(value, rows, views[value], segment.name)
-        self.steps[-1].stores += actions
+        """Stores of a strip's results, if they lie outside or are the network's."""
+        for value in segment.ends:
+            root = value.root[0]
+            outside = root not in self.plan.resident
+            if (outside or root in self.stored) and value in views:
+                stores = self._store(value, needs[value], views[value], segment.name)
+                self.steps[-1].stores += stores
 
     # Layers -----------------------------------------------------------------------------------
 
     def _layer(
-        self, layer: Layer, rows: tuple[int, int], views: dict[Value, View],
-        pending: list[Action], keeps: bool,
+        self, segment: Segment, layer: Layer, needs: dict[Value, tuple[int, int]],
+        views: dict[Value, View], pending: list[Action], keeps: bool,
     ) -> list[Action]:  # fmt: skip
         """The steps of a layer's rows; ``pending`` loads come with the first."""
+        rows = needs[layer.out]
         if layer.upsample is not None:
             self.steps.append(Step(loads=[*pending, *self._upsample(layer, rows, views)]))
             return []
+        each = parameter_rows(layer, self.config)
+        total = max(part.group + part.groups for part in layer.parts)
+        whole = total * each <= self.config.parameter_rows // 4
+        start = row = 0
         for number, piece in enumerate(self.pieces[layer]):
-            step = Step(loads=pending)
+            step, group = Step(loads=pending), piece.part.group
             pending = []
             key = (layer, number)
             if not keeps or key not in self.held:
-                self.held[key] = self._constants(layer, piece, step)
+                if number == 0 or not whole:
+                    start, groups = (0, total) if whole else (group, piece.part.groups)
+                    row = self._parameters(layer, start, groups, step)
+                place = row + (group - start) * each
+                self.held[key] = self._weights(layer, piece, step), place
             self._tables(layer, piece, step)
-            where = Where(views, *self.held[key])
-            step.execs += execs(layer, piece.part, rows, where, self.config)
+            seen = views | self._slice(segment, layer, needs, piece, step)
+            step.execs += execs(layer, piece.part, rows, Where(seen, *self.held[key]), self.config)
             self.steps.append(step)
         return pending
 
-    def _constants(self, layer: Layer, piece: _Piece, step: Step) -> tuple[int, int]:
-        """Load the weights and parameters of a piece; the rows where they lie."""
+    def _slice(
+        self, segment: Segment, layer: Layer, needs: dict[Value, tuple[int, int]], piece: _Piece,
+        step: Step,
+    ) -> dict[Value, View]:  # fmt: skip
+        """Load and store the planes of a piece, of values that are not here as a whole."""
+        views: dict[Value, View] = {}
+        first, end = piece.part.group, piece.part.group + piece.part.groups
+        for value in _slices(segment, layer):
+            held, rows = segment.buffers[value], needs[value]
+            turn = self.turns[value] = self.turns.get(value, -1) + 1
+            plane = held.rows * value.width
+            address = held.addresses[turn % len(held.addresses)]
+            view = View(address - rows[0] * value.width - first * plane, plane)
+            views[value] = view
+            if value is layer.out:
+                step.stores += self._store(value, rows, view, layer.name, (first, end))
+            else:
+                step.loads += self._load(value, rows, view, layer.name, (first, end))
+        return views
+
+    def _weights(self, layer: Layer, piece: _Piece, step: Step) -> int:
+        """Load the weights of a piece; the row where they lie."""
         row = self.weights.take(piece.rows)
-        table = piece.part.weights.reshape(-1, self.config.outputs, self.config.lanes)
+        given = piece.part.weights
+        table = given.reshape(-1, self.config.outputs, given.shape[-1])
+        four = layer.bits == Bits.FOUR
         mode, count = LoadMode.PLAIN, piece.rows * self.config.outputs
         if piece.diagonal:
-            lanes = np.arange(self.config.lanes)
+            lanes = np.arange(given.shape[-1])
             table = table[:, lanes % self.config.outputs, lanes]
-            mode, count = LoadMode.DIAGONAL8, piece.rows
-        memory = self.constants.add(np.ascontiguousarray(table.astype(np.int8)).view(np.uint8))
+            mode = LoadMode.DIAGONAL4 if four else LoadMode.DIAGONAL8
+            count = piece.rows
+        data = np.ascontiguousarray(table.astype(np.int8)).view(np.uint8)
+        if four:
+            data = ((data[..., ::2] & 15) | (data[..., 1::2] << 4)).astype(np.uint8)
+        memory = self.constants.add(data)
         access = Access(Space.WEIGHTS, row, row + piece.rows, True)
         load = Load(
             buffer=Buffer.WEIGHTS, mode=mode, memory=memory, x=count,
             address=row * self.config.outputs,
         )  # fmt: skip
         step.loads.append(Action(load, (access,), layer.name))
-        return row, self._parameters(layer, piece, step)
+        return row
 
-    def _parameters(self, layer: Layer, piece: _Piece, step: Step) -> int:
+    def _parameters(self, layer: Layer, first: int, groups: int, step: Step) -> int:
+        """Load the parameters of some output groups; the row where they lie."""
         assert layer.post is not None
-        part = piece.part
-        count = part.groups * parameter_rows(layer, self.config)
+        count = groups * parameter_rows(layer, self.config)
         row = self.parameters.take(count)
-        data = parameter_bytes(layer.post, self.config)[part.group : part.group + part.groups]
+        data = parameter_bytes(layer.post, self.config)[first : first + groups]
         words = data.size // self.config.lanes
         load = Load(
             buffer=Buffer.PARAMETERS, memory=self.constants.add(data), x=words,
@@ -371,3 +421,12 @@ def _rows_of(value: Value, needs: dict[Value, tuple[int, int]]) -> tuple[int, in
     if value in needs:
         return needs[value]
     return next(rows for v, rows in needs.items() if v.parent is not None and v.parent[0] is value)
+
+
+def _slices(segment: Segment, layer: Layer) -> list[Value]:
+    """Values of a layer of which the features hold some planes at a time."""
+    return [
+        value
+        for value in dict.fromkeys((*layer.sources, layer.out))
+        if value in segment.buffers and segment.buffers[value].planes < value.planes
+    ]

@@ -7,7 +7,7 @@ left to the host, which the image says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from bitwright.engine.compiler.finish import (
 )
 from bitwright.engine.compiler.values import EITHER, SIGNED, UNSIGNED, Layer, Post, Value
 from bitwright.engine.config import EngineConfig
-from bitwright.engine.isa import Result
+from bitwright.engine.isa import Bits, Result
 from bitwright.ir import INTEGER, Graph, IntArray, Node, TensorType
 
 _ACTIVATIONS = ("threshold", "requant", "lookup")
@@ -161,13 +161,20 @@ class _Front:
     def _layer(self, draft: Draft, post: Post, name: str, kind: TensorType) -> Value:
         """Append a layer; its output."""
         out = self._new_value(name, kind, draft.size, draft.places, draft.lanes)
+        if post.result == Result.FOUR:
+            planes = draft.lanes // (2 * self.config.lanes)
+            sign = SIGNED if kind.lo < 0 else UNSIGNED if kind.hi > 7 else EITHER
+            out = Value(name, *draft.size, planes, draft.places, (sign,) * planes, Result.FOUR)
         if post.result == Result.RAW:
             planes = draft.lanes // self.config.outputs * self.config.raw_words
             out = Value(name, *draft.size, planes, draft.places, (SIGNED,) * planes, Result.RAW)
+        # Of one column no second pixel is read: steps of 1 need one pass.
+        down, across = (s if n > 1 else 1 for s, n in zip(draft.stride, draft.size, strict=True))
         self.network.layers.append(
             Layer(
                 name, draft.nodes, draft.sources, out, draft.parts, post, draft.kernel,
-                draft.stride, draft.dilation, draft.padding, draft.reduce, macs=draft.macs,
+                (down, across), draft.dilation, draft.padding, draft.reduce,
+                Bits.FOUR if draft.sources[0].result == Result.FOUR else Bits.EIGHT, draft.macs,
             )
         )  # fmt: skip
         return out
@@ -320,14 +327,55 @@ class _Front:
                 f"results in [{out.lo}, {out.hi}] have more than 8 bits",
                 "use 8 bits or fewer",
             )
-        if node.op == "requant":
-            return self._layer(draft, requantized(node, draft, self.config), name, out)
-        if node.op == "lookup":
-            return self._layer(draft, looked_up(node, kind, draft, self.config), name, out)
-        whole, posts = thresholded(node, draft)
-        if whole:
-            return self._layer(draft, posts[0], name, out)
-        return self._counted(draft, posts, node, name)
+        if node.op == "threshold":
+            whole, posts = thresholded(node, draft)
+            if not whole:
+                return self._counted(draft, posts, node, name)
+            post = posts[0]
+        elif node.op == "requant":
+            post = requantized(node, draft, self.config)
+        else:
+            post = looked_up(node, kind, draft, self.config)
+        if name == node.output and self._as_nibbles(draft, post, name):
+            post = replace(post, result=Result.FOUR)
+        return self._layer(draft, post, name, out)
+
+    def _as_nibbles(self, draft: Draft, post: Post, edge: str) -> bool:
+        """Whether a result is written in lanes of 4 bits: it fits, whole words of it are made at a
+        time, and everything that reads it multiplies by weights of 4 bits.
+        """
+        config, kind = self.config, self.graph.types[edge]
+        per_group = config.outputs if post.thresholds is not None else config.outputs // 8
+        rows = max(part.weights.shape[1] for part in draft.parts)
+        return (
+            config.nibbles
+            and (kind.lo >= 0 or kind.hi <= 7)
+            and -8 <= kind.lo <= kind.hi <= 15
+            and draft.lanes % (2 * config.lanes) == 0
+            and np.array_equal(draft.places, np.arange(len(draft.places)))
+            and len(draft.parts) == 1
+            and draft.parts[0].step == 0
+            and 2 * rows <= config.weight_rows
+            and 4 * per_group <= config.parameter_rows
+            and (post.tables is None or len(post.tables) == 1)
+            and self._read_by_nibbles(edge)
+        )
+
+    def _read_by_nibbles(self, edge: str) -> bool:
+        readers = self.graph.consumers(edge)
+        return (
+            bool(readers)
+            and edge not in self.graph.outputs
+            and all(
+                self._read_by_nibbles(node.output)
+                if node.op == "flatten"
+                else node.op in ("conv", "dense")
+                and node.attrs.get("groups", 1) == 1
+                and -8 <= node.params["weight"].min()
+                and node.params["weight"].max() <= 7
+                for node in readers
+            )
+        )
 
     def _counted(self, draft: Draft, posts: list[Post], node: Node, name: str) -> Value:
         """More than 15 thresholds: the product is made once for each 15, the counts are added."""

@@ -147,7 +147,6 @@ def _exec(
         signed_first=part.signs[1], signed_rest=part.signs[2],
     )  # fmt: skip
     out = views[layer.out]
-    planes_out = config.raw_words if post.result == Result.RAW else 1
     thresholds = post.thresholds is not None
     finish = Output(
         plane=out.plane % (1 << 16), row=frame.out_row, weights=part.order,
@@ -155,7 +154,7 @@ def _exec(
         lookup=int(post.tables is not None), rounding=post.rounding, shift=post.shift,
         low=post.low, high=post.high, base=post.base, step=post.step,
     )  # fmt: skip
-    first_plane = part.group * planes_out
+    first_plane = _planes(part, post.result, config)[0]
     across, down = 1 << patch, config.pixels >> patch
     groups = -(-frame.down // down), -(-frame.across // across)
     kernel = layer.kernel
@@ -183,10 +182,10 @@ def _accesses(
         found.append(Access(Space.FEATURES, low, high, False))
     post = layer.post
     assert post is not None
-    planes = config.raw_words if post.result == Result.RAW else 1
+    first, last = _planes(part, post.result, config)
     out, width = where.views[layer.out], layer.out.width
-    low = out.base + part.group * planes * out.plane + rows[0] * width
-    high = out.base + ((part.group + part.groups) * planes - 1) * out.plane + rows[1] * width
+    low = out.base + first * out.plane + rows[0] * width
+    high = out.base + (last - 1) * out.plane + rows[1] * width
     found.append(Access(Space.FEATURES, low, high, True))
     found.append(Access(Space.WEIGHTS, where.weights, where.weights + stored_rows(part), False))
     count = part.groups * parameter_rows(layer, config)
@@ -194,6 +193,14 @@ def _accesses(
     if post.tables is not None:
         found.append(Access(Space.TABLES, 0, config.table_words, False))
     return tuple(found)
+
+
+def _planes(part: Part, result: Result, config: EngineConfig) -> tuple[int, int]:
+    """Planes of the result that a part writes: first and end."""
+    first, end = part.group, part.group + part.groups
+    if result == Result.RAW:
+        return first * config.raw_words, end * config.raw_words
+    return (first // 2, -(-end // 2)) if result == Result.FOUR else (first, end)
 
 
 def stored_rows(part: Part) -> int:

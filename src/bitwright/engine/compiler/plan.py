@@ -21,21 +21,42 @@ from bitwright.ir.placement import first_fit
 
 #: Strips of which both buffers are in use at a time: one is computed while one is moved.
 _BUFFERS = 2
+#: Planes of a strip that a layer which works plane by plane holds at a time.
+_PLANES = 8
+#: Part of a move's time that X is likely to wait for.
+_OVERLAPPED = 0.4
+#: Strips of the network's input.
+_FIRST_STRIPS = 4
+
+
+@dataclass
+class Buffers:
+    """Addresses in the features, used in turn, and what each can hold: rows of planes."""
+
+    addresses: list[int]
+    rows: int
+    planes: int
 
 
 @dataclass(eq=False)
 class Segment:
-    """Layers chained over strips of the last one's rows.
+    """Layers chained over strips of rows.
 
     Attributes:
-        rows: of a strip.
-        buffers: addresses in the features of the values that it holds in strips, and the rows
-            that a buffer has.
+        ends: what it makes for others, all of one height; its other results live in strips alone.
+        rows: of a strip of the ends.
+        ahead: what is loaded plane by plane has buffers for a whole strip, so that the next one is
+            loaded while this one is still computed.
+        most: rows that a strip may have.
+        buffers: of the values that it holds in strips.
     """
 
     layers: list[Layer]
+    ends: list[Value]
+    most: int
     rows: int = 0
-    buffers: dict[Value, tuple[list[int], int]] = field(default_factory=dict)
+    ahead: bool = False
+    buffers: dict[Value, Buffers] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -46,13 +67,18 @@ class Segment:
         return [layer.out for layer in self.layers]
 
     @property
+    def height(self) -> int:
+        """Rows of the ends."""
+        return self.ends[0].height
+
+    @property
     def strips(self) -> list[tuple[int, int]]:
-        height = self.layers[-1].out.height
+        height = self.height
         return [(a, min(a + self.rows, height)) for a in range(0, height, self.rows)]
 
     def needs(self, first: int, last: int) -> dict[Value, tuple[int, int]]:
         """Rows of every value that a strip makes or reads: first and end."""
-        found: dict[Value, tuple[int, int]] = {self.layers[-1].out: (first, last)}
+        found: dict[Value, tuple[int, int]] = {end: (first, last) for end in self.ends}
         for layer in reversed(self.layers):
             below, end = layer.input_rows(*found[layer.out])
             for value in layer.sources:
@@ -79,7 +105,12 @@ class Plan:
 class _Planner:
     def __init__(self, network: Network, config: EngineConfig) -> None:
         self.network, self.config = network, config
-        self.segments = [Segment([layer], layer.out.height) for layer in network.layers]
+        self.segments = [
+            Segment([layer], [layer.out], layer.out.height) for layer in network.layers
+        ]
+        self.parts: dict[Value, list[Value]] = {}
+        for value in {v: 0 for la in network.layers for v in (*la.sources, la.out)}:
+            self._note_parents(value)
         self.outside: set[Value] = set()  # roots that are not resident
         self.hidden: set[Value] = set()
         self.kept = {value.root[0] for value in network.outputs.values()}
@@ -87,6 +118,19 @@ class _Planner:
         for layer in network.layers:
             if layer.upsample is not None:
                 self.outside.add(layer.sources[0].root[0])
+        for value in network.inputs.values():
+            readers = [s for s in self.segments if value in s.layers[0].sources]
+            if len(readers) == 1 and value.parent is None and value not in self.kept:
+                # The first strip is computed while the others are loaded.
+                self.outside.add(value)
+                readers[0].most = -(-readers[0].most // _FIRST_STRIPS)
+
+    def _note_parents(self, value: Value) -> None:
+        while value.parent is not None:
+            siblings = self.parts.setdefault(value.parent[0], [])
+            if value not in siblings:
+                siblings.append(value)
+            value = value.parent[0]
 
     def roots(self) -> dict[Value, tuple[int, int]]:
         """Root -> first and last segment of its life."""
@@ -100,16 +144,31 @@ class _Planner:
                         spans[root] = (first, number)
         return spans
 
-    def streamed(self, segment: Segment) -> list[tuple[Value, int]]:
-        """Values that the segment holds in strips, with the number of buffers of each."""
-        found: dict[Value, int] = {}
+    def streamed(self, segment: Segment) -> list[tuple[Value, int, int]]:
+        """Values that the segment holds in strips: how many buffers, and of how many planes."""
+        found: dict[Value, tuple[int, int]] = {}
         for layer in segment.layers:
             for value in (*_streams(layer), layer.out):
                 if value in self.hidden:
-                    found[value] = 1
+                    found[value] = 1, value.planes
                 elif value.root[0] in self.outside:
-                    found[value] = _BUFFERS if segment.rows < segment.layers[-1].out.height else 1
-        return list(found.items())
+                    planes = self._planes(segment, value)
+                    whole = segment.rows == segment.height
+                    count = _BUFFERS if planes < value.planes or not whole else 1
+                    if segment.ahead and planes < value.planes and value not in segment.made:
+                        count = -(-value.planes // planes) + 1
+                    found[value] = count, planes
+        return [(value, *each) for value, each in found.items()]
+
+    @staticmethod
+    def _planes(segment: Segment, value: Value) -> int:
+        """Planes of a value that are in the features at a time: where only a layer that works
+        plane by plane has to do with it, a few.
+        """
+        users = [la for la in segment.layers if value in la.sources or la.out is value]
+        if len(users) == 1 and users[0].lanewise:
+            return min(value.planes, _PLANES)
+        return value.planes
 
     def buffer_rows(self, segment: Segment) -> dict[Value, int]:
         rows: dict[Value, int] = {}
@@ -127,11 +186,17 @@ class _Planner:
         """Of the segment's buffers."""
         rows = self.buffer_rows(segment)
         return sum(
-            count * value.planes * value.width * rows[value]
-            for value, count in self.streamed(segment)
+            count * planes * value.width * rows[value]
+            for value, count, planes in self.streamed(segment)
         )
 
     def run(self) -> Plan:
+        """What is larger than the features is hidden if it can be; then whatever has no room."""
+        room = self.config.feature_words
+        self.outside.update(root for root in self.roots() if root.words > room)
+        for root in self.roots():
+            if root.words > room // 2:
+                self._hide(root)
         while True:
             number = self._fit_rows()
             if number is None:
@@ -160,21 +225,55 @@ class _Planner:
         return None
 
     def _fit(self, segment: Segment, room: int) -> bool:
+        """Rows of a strip, and whether loads run ahead by one: what takes the least time; False if
+        not even one row fits.
+        """
+        found: list[tuple[float, int, bool]] = []
+        for ahead in (False, True):
+            segment.ahead = ahead
+            if self._most_rows(segment, room):
+                found.append((self._cost(segment), segment.rows, ahead))
+        if found:
+            _, segment.rows, segment.ahead = min(found)
+        return bool(found)
+
+    def _cost(self, segment: Segment) -> float:
+        """Cycles of a segment, about: loads that run ahead hide behind everything, others behind
+        the layer that they are for.
+        """
+        made, sources = segment.made, {v for la in segment.layers for v in la.sources}
+        lanewise = others = words = 0.0
+        for strip in segment.strips:
+            needs = segment.needs(*strip)
+            for layer in segment.layers:
+                first, end = needs[layer.out]
+                share = (end - first) / layer.out.height * layer_cycles(layer, self.config)
+                lanewise += share * layer.lanewise
+                others += share * (not layer.lanewise)
+            for value in sources:
+                if value not in made and value.root[0] in self.outside:
+                    words += value.planes * value.width * (needs[value][1] - needs[value][0])
+        moved = words * self.config.word_bytes / self.config.constants.bytes_per_cycle
+        if segment.ahead:
+            return max(lanewise + others, moved)
+        return max(lanewise, moved) + others
+
+    def _most_rows(self, segment: Segment, room: int) -> bool:
         """The most rows a strip that fit, evened out; False if not even one does."""
-        height = segment.layers[-1].out.height
-        low, high = 0, height  # low fits
-        while low < high:
-            segment.rows = middle = (low + high + 1) // 2 if low else height
-            if self.words(segment) <= room:
-                low = middle
-            elif middle == height:
-                low, high = 0, height - 1
-                segment.rows = 1
-                if height == 1 or self.words(segment) > room:
-                    return False
-                low = 1
-            else:
-                high = middle - 1
+        height = segment.height
+
+        def fits(rows: int) -> bool:
+            segment.rows = rows
+            return self.words(segment) <= room
+
+        low = high = segment.most
+        if not fits(high):
+            low = 1
+            if not fits(1):
+                return False
+        while low < high - 1:  # low fits, high does not
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
         segment.rows = -(-height // -(-height // low))
         return True
 
@@ -215,34 +314,64 @@ class _Planner:
         return 0.1 + readers + (root not in self.given) - (root in self.kept) * 0.5
 
     def _hide(self, value: Value) -> bool:
-        """Chain the layer that makes a value with the only one that reads it."""
+        """Chain the layer that makes a value with those that read it, if that fits and pays."""
         if value in self.kept | self.given or value.parent is not None:
             return False
-        makers = [s for s in self.segments if any(v is value for v in s.made)]
+        makers = [s for s in self.segments if value in s.ends]
         readers = [s for s in self.segments if any(value in la.sources for la in s.layers)]
-        if len(makers) != 1 or len(readers) != 1 or makers[0] is readers[0]:
+        if len(makers) != 1 or not readers or makers[0] in readers or value.result == Result.RAW:
             return False
-        maker, reader = makers[0], readers[0]
-        if maker.layers[-1].out is not value or value.result == Result.RAW:
+        parts = [makers[0], *readers]
+        ends = [end for part in parts for end in part.ends if end is not value]
+        layers = [layer for part in parts for layer in part.layers]
+        moved = any(layer.upsample is not None for layer in layers)
+        inside = any(end in layer.sources for end in ends for layer in layers)
+        if moved or inside or len({end.height for end in ends}) != 1:
             return False
-        if sum(value in layer.sources for layer in reader.layers) != 1:
-            return False
-        if value not in reader.layers[0].sources or reader.layers[0].upsample is not None:
-            return False
-        merged = Segment([*maker.layers, *reader.layers], reader.layers[-1].out.height)
+        most = min(max(1, part.most * ends[0].height // part.height) for part in parts)
+        merged = Segment(layers, ends, most)
         before = list(self.segments)
-        self.segments[self.segments.index(reader)] = merged
-        self.segments.remove(maker)
         self.hidden.add(value)
-        room = self._room(self.segments.index(merged), self.roots())
-        if self._fit(merged, room) and self._pays(merged, value):
-            return True
+        for place in (readers[0], readers[-1]):
+            self.segments = [merged if s is place else s for s in before]
+            self.segments = [s for s in self.segments if s not in parts]
+            if self._in_order() and self._chained(merged, value):
+                return True
         self.segments = before
         self.hidden.remove(value)
         return False
 
+    def _chained(self, merged: Segment, value: Value) -> bool:
+        """Whether a new segment fits and pays, with its ends on the chip or else outside."""
+        more = {end.root[0] for end in merged.ends} - self.outside
+        for outside in (self.outside, self.outside | more):
+            before, self.outside = self.outside, outside
+            room = self._room(self.segments.index(merged), self.roots())
+            if self._fit(merged, room) and self._pays(merged, value):
+                return True
+            self.outside = before
+        return False
+
+    def _in_order(self) -> bool:
+        """Whether every layer comes behind what makes its sources."""
+        made = {id(layer.out) for segment in self.segments for layer in segment.layers}
+        for segment in self.segments:
+            for layer in segment.layers:
+                for value in layer.sources:
+                    if any(id(part) in made for part in (value, *self._children(value))):
+                        return False
+                made.remove(id(layer.out))
+        return True
+
+    def _children(self, value: Value) -> list[Value]:
+        """Values that are parts of a value, and their parts."""
+        own = self.parts.get(value, [])
+        return [v for child in own for v in (child, *self._children(child))]
+
     def _pays(self, merged: Segment, value: Value) -> bool:
-        """Whether rows that two strips both compute cost less than moving the value twice."""
+        """Whether rows that two strips both compute cost less than a part of the time that moving
+        the value would take: what moves may do so while X works.
+        """
         again = 0.0
         for layer in merged.layers:
             computed = 0
@@ -251,7 +380,7 @@ class _Planner:
                 computed += end - first
             again += (computed / layer.out.height - 1) * layer_cycles(layer, self.config)
         moved = 2 * value.words * self.config.word_bytes / self.config.constants.bytes_per_cycle
-        return again <= moved
+        return again <= moved * _OVERLAPPED
 
     def _place(self) -> Plan | None:
         """Addresses of everything, or None if gaps leave too little room."""
@@ -262,8 +391,8 @@ class _Planner:
                 items.append((root, None, root.words, span))
         for number, segment in enumerate(self.segments):
             rows = self.buffer_rows(segment)
-            for value, count in self.streamed(segment):
-                size = value.planes * value.width * rows[value]
+            for value, count, planes in self.streamed(segment):
+                size = planes * value.width * rows[value]
                 items += [(value, segment, size, (number, number))] * count
         found = _fitted([(size, span) for _, _, size, span in items], self.config.feature_words)
         if found is None:
@@ -275,8 +404,11 @@ class _Planner:
             if owner is None:
                 resident[value] = offset
             else:
-                height = self.buffer_rows(owner)[value]
-                owner.buffers.setdefault(value, ([], height))[0].append(offset)
+                if value not in owner.buffers:
+                    planes = self._planes(owner, value)
+                    planes = value.planes if value in self.hidden else planes
+                    owner.buffers[value] = Buffers([], self.buffer_rows(owner)[value], planes)
+                owner.buffers[value].addresses.append(offset)
         return Plan(self.segments, resident, self.hidden)
 
 

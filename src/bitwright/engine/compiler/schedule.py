@@ -15,7 +15,7 @@ from bitwright.engine.isa import Exec, Halt, Input, Output, Unit
 
 #: Loads that may stand in front of the EXECs of the steps before theirs: the load unit runs ahead,
 #: but its queue must never be full while X has nothing to do.
-AHEAD = 10
+AHEAD = 14
 
 _UNITS = (Unit.LOAD, Unit.EXECUTE, Unit.STORE)
 
@@ -27,13 +27,13 @@ def ordered(steps: Sequence[Step], ahead: int = AHEAD) -> Iterator[Action]:
     steps still have to do: every token then points backwards.
     """
     queue = [(number, load) for number, step in enumerate(steps) for load in step.loads]
-    taken = 0
+    taken = due = 0
     for number, step in enumerate(steps):
         while taken < len(queue) and queue[taken][0] <= number:
             yield queue[taken][1]
             taken += 1
-        limit = taken + ahead
-        while taken < min(limit, len(queue)):
+        due += len(step.loads)
+        while taken < min(due + ahead, len(queue)):
             owner, load = queue[taken]
             between = steps[number:owner]
             if any(load.meets(other) for s in between for other in (*s.execs, *s.stores)):

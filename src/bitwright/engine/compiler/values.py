@@ -50,6 +50,10 @@ class Value:
     def words(self) -> int:
         return self.planes * self.height * self.width
 
+    def lanes(self, word: int) -> int:
+        """Lanes of a plane's word of so many bytes."""
+        return 2 * word if self.result == Result.FOUR else word
+
 
 @dataclass(frozen=True, eq=False)
 class Post:
@@ -151,6 +155,16 @@ class Layer:
     def joins(self) -> bool:
         """It joins two operands: the first one's planes are followed by the second one's."""
         return len(self.sources) > 1
+
+    @property
+    def lanewise(self) -> bool:
+        """Every output group reads the plane of its own number alone (of each operand)."""
+        return self.upsample is None and all(
+            part.group == part.plane
+            and (part.step == 1 or part.groups == 1)
+            and part.planes == len(self.sources)
+            for part in self.parts
+        )
 
     def input_rows(self, first: int, last: int) -> tuple[int, int]:
         """Rows of the input that output rows ``first .. last - 1`` read: first and end."""

@@ -25,7 +25,7 @@ from bitwright.ir.levels import check_levels
 from bitwright.pipeline.designs.folder import Design, expected_outputs
 from bitwright.pipeline.diff.results import DiffReport, Stage, StageResult
 from bitwright.pipeline.steps.results import load_result
-from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
+from bitwright.pipeline.steps.results_hardware import EngineResult, MapResult, SimulateResult
 from bitwright.report.record import Report, SummaryRow
 
 MAP, SIMULATE, IMPLEMENT, REPORT = "map", "simulate", "implement", "report"
@@ -70,11 +70,28 @@ def map_design(design: Design, progress: Progress = no_progress) -> Path:
     def make(folder: Path) -> None:
         from bitwright.pipeline.steps.map import map_network
 
-        map_network(design.graph, design.settings.hardware, design.frames(), folder, progress)
+        wanted = design.settings.hardware
+        if wanted.kind == "engine":
+            from bitwright.pipeline.steps.map_engine import map_engine
+
+            map_engine(design.graph, wanted, design.frames(), folder, progress)
+        else:
+            map_network(design.graph, wanted, design.frames(), folder, progress)
         for later in (SIMULATE, IMPLEMENT, REPORT):  # they were of another design
             shutil.rmtree(design.folder / later, ignore_errors=True)
 
     return design.step(MAP, _facts(design, MAP), make)
+
+
+def _needs_dataflow(design: Design, name: str) -> None:
+    """Raises RecipeError for a design of another kind: its way ends with the program."""
+    kind = design.settings.hardware.kind
+    if kind != "dataflow":
+        raise RecipeError(
+            f"a design of kind {kind} has no step {name!r}: it ends with the program",
+            where="hardware.kind",
+            hint="`bitwright map` compiles and proves the program; kind dataflow has every step",
+        )
 
 
 def _facts(design: Design, name: str) -> dict[str, Any]:
@@ -109,6 +126,7 @@ def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
         MismatchError: a value or the rate differs: a bug.
         ToolError: no simulation is possible here.
     """
+    _needs_dataflow(design, SIMULATE)
     mapped = map_design(design, progress)
 
     def make(folder: Path) -> None:
@@ -144,6 +162,7 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Design
     from bitwright.build.implement import RESULT, read_result
     from bitwright.pipeline.steps.planning import MOST_SEARCHES, searched_again, searching_words
 
+    _needs_dataflow(design, IMPLEMENT)
     proven, was_done = (_done(design, name) is not None for name in (SIMULATE, IMPLEMENT))
     for left in reversed(range(MOST_SEARCHES + 1)):
         made = _implemented(design, progress, searching=left > 0)
@@ -207,6 +226,7 @@ def diff_design(
     from bitwright.pipeline.diff.hardware import against_graph, against_rtl
     from bitwright.pipeline.steps.map import HARDWARE, RTL
 
+    _needs_dataflow(design, "diff")
     if until not in (Stage.HARDWARE, Stage.RTL):
         raise RecipeError(
             f"a design folder cannot be compared up to {until!r}",
@@ -258,6 +278,7 @@ def report_design(design: Design, progress: Progress = no_progress) -> Path:
     Raises:
         BitwrightError: as `map_design`.
     """
+    _needs_dataflow(design, REPORT)
     mapped = map_design(design, progress)
     done = {name: _facts(design, name) for name in (SIMULATE, IMPLEMENT) if _done(design, name)}
 
@@ -287,6 +308,9 @@ def summary_of(design: Design) -> tuple[SummaryRow, ...]:
     from bitwright.pipeline.steps.results_run import Results
     from bitwright.pipeline.steps.summary import summary_rows
 
+    if design.settings.hardware.kind == "engine":
+        made = load_result(EngineResult, design.folder / MAP)
+        return tuple(row for row in summary_rows(Results(engine=made)) if row.figure is not None)
     done = _done(design, IMPLEMENT)
     found = Results(
         map=load_result(MapResult, design.folder / MAP),

@@ -45,6 +45,7 @@ from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.levels import read_inputs
 from bitwright.pipeline.steps.lower import read_graph
+from bitwright.pipeline.steps.map_engine import map_engine
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import LinkRow, MapResult
 from bitwright.pipeline.steps.workspace import Workspace
@@ -64,6 +65,9 @@ def map(work: Workspace, context: StepContext) -> None:  # the verb's name
     graph, wanted = read_graph(context.inputs["lower"]), work.recipe.hardware
     register_blocks(work)
     frames = read_inputs(context.inputs["lower"], graph)
+    if wanted.kind == "engine":
+        map_engine(graph, wanted, frames, context.folder, context.progress)
+        return
     map_network(graph, wanted, frames, context.folder, context.progress)
 
 

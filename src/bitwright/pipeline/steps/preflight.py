@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from bitwright.ir import Graph
 from bitwright.pipeline.context import LOGS
 from bitwright.pipeline.run import Run
-from bitwright.pipeline.steps.results_hardware import MapResult
+from bitwright.pipeline.steps.results_hardware import EngineResult, MapResult
 from bitwright.pipeline.steps.workspace import Workspace
 
 _CALIBRATION_IMAGES = 32
@@ -203,8 +203,8 @@ def _check_features(work: Workspace) -> None:
         check_paths(teacher, [p.teacher for p in pairs], "distillation.features (teacher)")
 
 
-def dry_run(work: Workspace) -> MapResult:
-    """The path from the untrained network to the hardware graph, nothing written.
+def dry_run(work: Workspace) -> MapResult | EngineResult:
+    """The path from the untrained network to the hardware graph or the program, nothing written.
 
     Raises:
         BitwrightError: whatever a real run would raise on the way.
@@ -212,11 +212,23 @@ def dry_run(work: Workspace) -> MapResult:
     from bitwright.build.target import load_target
     from bitwright.pipeline.steps.map import choose_mapping, describe_mapping, register_blocks
 
-    target = load_target(work.recipe.hardware.target)
+    wanted = work.recipe.hardware
+    if wanted.kind == "engine":
+        return _dry_program(work)
+    target = load_target(wanted.target)
     graph = untrained_graph(work)
     register_blocks(work)
     hardware = choose_mapping(graph, work.recipe.hardware, target, work.progress)
     return describe_mapping(hardware, target, work.recipe.hardware)
+
+
+def _dry_program(work: Workspace) -> EngineResult:
+    from bitwright.engine.compiler import compile_graph
+    from bitwright.pipeline.steps.map_engine import describe_program, engine_config
+
+    config = engine_config(work.recipe.hardware)
+    image = compile_graph(untrained_graph(work), config)
+    return describe_program(image, work.recipe.hardware.clock_mhz)
 
 
 def untrained_graph(work: Workspace) -> Graph:

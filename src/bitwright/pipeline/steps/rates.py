@@ -21,6 +21,13 @@ BOARD = f"{CORE}, on the board"
 
 def rate_rows(found: Results) -> list[SummaryRow]:
     """The core's rate, those of what feeds it, and the least of them where there are several."""
+    if found.engine is not None:
+        made = found.engine
+        each = made.clock_mhz * 1e6 / made.cycles
+        note = f"one image at a time; {made.clock_mhz:g} MHz is what was asked for"
+        if made.wanted_fps is not None:
+            note += f"; {rate_words(made.wanted_fps, each)}"
+        return [SummaryRow(label=CORE, figure=_rate(each, Source.MODEL), note=note)]
     clock, mapped = clock_of(found), found.map
     if clock is None or mapped is None:
         return [SummaryRow(label=CORE, figure=None)]

@@ -69,6 +69,55 @@ class MapResult(Result):
         return self.rated_mhz or self.clock_mhz
 
 
+#: The file that the step `map` leaves for an engine, and only then.
+ENGINE_IMAGE = "program.bwe"
+
+
+class EngineLayer(Result):
+    """What a layer takes of an engine's array; cycles by the model.
+
+    Attributes:
+        busy: cycles of its instructions.
+        waits: cycles that the array stood still in it, by what it waited for: ``load``, ``store``,
+            ``execute`` (results of its own) or ``fetch``.
+        macs: multiply-accumulates of the network's convolutions and dense layers.
+        utilisation: macs of what the array could do in the layer's time.
+    """
+
+    name: str
+    busy: int
+    waits: dict[str, int]
+    macs: int
+    utilisation: float
+
+
+class EngineResult(Result):
+    """A program for the programmed engine; cycles are a model's.
+
+    Attributes:
+        engine: ``PxIxO``; digest: of the image file.
+        cycles: of one image, the memory as the configuration says.
+        macs, utilisation: of the whole network.
+        images, compared_values: on which the emulated program gave the integer graph's values.
+        wanted_fps: images a second that were asked for.
+        host: what is left to the host.
+    """
+
+    engine: str
+    digest: str
+    clock_mhz: float
+    instructions: int
+    memory_bytes: int
+    cycles: int
+    macs: int
+    utilisation: float
+    layers: tuple[EngineLayer, ...]
+    images: int
+    compared_values: int
+    wanted_fps: float | None = None
+    host: tuple[str, ...] = ()
+
+
 class SimulateResult(Metered):
     """The proof, cycle by cycle.
 

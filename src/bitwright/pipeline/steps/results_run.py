@@ -18,7 +18,12 @@ from bitwright.pipeline.steps.results import (
     TrainResult,
     load_result,
 )
-from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
+from bitwright.pipeline.steps.results_hardware import (
+    ENGINE_IMAGE,
+    EngineResult,
+    MapResult,
+    SimulateResult,
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class Results:
     quantize: QuantizeResult | None = None
     lower: LowerResult | None = None
     map: MapResult | None = None
+    engine: EngineResult | None = None
     simulate: SimulateResult | None = None
     implement: ImplementResult | None = None
 
@@ -59,8 +65,10 @@ class Results:
         found: dict[str, Any] = {
             name: load_result(kind, folders[name])
             for name, kind in kinds.items()
-            if name in folders
+            if name in folders and not (name == "map" and (folders[name] / ENGINE_IMAGE).is_file())
         }
+        if "map" in folders and (folders["map"] / ENGINE_IMAGE).is_file():
+            found["engine"] = load_result(EngineResult, folders["map"])
         if "implement" in folders:
             found["implement"] = read_result(folders["implement"] / IMPLEMENT_FILE)
         return cls(**found)

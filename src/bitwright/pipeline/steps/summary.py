@@ -13,7 +13,7 @@ from bitwright.base.files import atomic_write
 from bitwright.pipeline.run import Run
 from bitwright.pipeline.steps.rates import rate_rows
 from bitwright.pipeline.steps.results import load_result, read_record_of
-from bitwright.pipeline.steps.results_hardware import SimulateResult
+from bitwright.pipeline.steps.results_hardware import EngineResult, SimulateResult
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.report.page import render_precision
 from bitwright.report.record import Baseline, Energy, Report, SummaryRow
@@ -129,7 +129,24 @@ def _size_note(found: Results) -> str:
     return f"float32: {found.lower.float_bits / 8 / 1024:,.1f} KiB"
 
 
+def _program(made: EngineResult) -> list[SummaryRow]:
+    """What there is of a program for the engine."""
+    rows = (
+        ("cycles an image, predicted", Figure(made.cycles, "cycles", Source.MODEL), ""),
+        (
+            "utilisation",
+            Figure(round(made.utilisation, 4), "share", Source.MODEL),
+            f"multiply-accumulates of what {made.engine} could do in that time",
+        ),
+        ("program", Figure(made.instructions, "instructions", Source.MEASUREMENT), ""),
+        ("memory", Figure(round(made.memory_bytes / 1024, 1), "KiB", Source.MEASUREMENT), "in all"),
+    )
+    return [SummaryRow(label=label, figure=figure, note=note) for label, figure, note in rows]
+
+
 def _cycles(found: Results) -> list[SummaryRow]:
+    if found.engine is not None:
+        return _program(found.engine)
     mapped, simulated = found.map, found.simulate
     model = None if mapped is None else Figure(mapped.interval, "cycles", Source.MODEL)
     real = None if simulated is None else Figure(simulated.interval, "cycles", Source.SIMULATION)

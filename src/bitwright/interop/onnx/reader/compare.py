@@ -82,30 +82,40 @@ def original_scores(source: Path | bytes, images: Array, *, batch: int = _BATCH)
             hint="pip install 'onnx<1.22' qonnx onnxruntime",
         ) from error
     body = source if isinstance(source, bytes) else source.read_bytes()
-    parts = []
-    for start, part in _chunks(images, batch):
+
+    def run(part: Array, *, as_written: bool) -> Array:
+        """The first output; with the batch size of the file, or that of the part."""
         model = onnx.ModelProto.FromString(body)
         constants = {i.name for i in model.graph.initializer}
         entry = next(i for i in model.graph.input if i.name not in constants)
         rest = [i for i in model.graph.input if i.name in constants]
         for info in rest:
             model.graph.input.remove(info)
-        for info in (entry, *model.graph.output):
-            if info.type.tensor_type.shape.dim:  # a file need not say the shape of its output
-                info.type.tensor_type.shape.dim[0].dim_value = len(part)
-        del model.graph.value_info[:]
+        if not as_written:
+            for info in (entry, *model.graph.output):
+                if info.type.tensor_type.shape.dim:  # a file need not say the shape of its output
+                    info.type.tensor_type.shape.dim[0].dim_value = len(part)
+            del model.graph.value_info[:]
+        with warnings.catch_warnings():
+            # It complains of every tensor whose size follows the new batch.
+            warnings.simplefilter("ignore")
+            wrapped = ModelWrapper(model).transform(InferShapes())
+            kind = tensor_dtype_to_np_dtype(entry.type.tensor_type.elem_type)
+            values = execute_onnx(wrapped, {entry.name: part.astype(kind)})
+        return np.asarray(values[model.graph.output[0].name])
+
+    parts = []
+    for start, part in _chunks(images, batch):
         try:
-            with warnings.catch_warnings():
-                # It complains of every tensor whose size follows the new batch.
-                warnings.simplefilter("ignore")
-                wrapped = ModelWrapper(model).transform(InferShapes())
-                kind = tensor_dtype_to_np_dtype(entry.type.tensor_type.elem_type)
-                values = execute_onnx(wrapped, {entry.name: part.astype(kind)})
-        except Exception as error:
-            raise ToolError(
-                f"QONNX's executor cannot run it (images {start} ..): {error}", where=str(source)
-            ) from error
-        parts.append(np.asarray(values[model.graph.output[0].name]))
+            parts.append(run(part, as_written=False))
+        except Exception as error:  # a Reshape to one image, say: as it is written, one by one
+            try:
+                parts += [run(image, as_written=True) for _, image in _chunks(part, 1)]
+            except Exception:
+                raise ToolError(
+                    f"QONNX's executor cannot run it (images {start} ..): {error}",
+                    where=str(source),
+                ) from error
     return np.concatenate(parts)
 
 

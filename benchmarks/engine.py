@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programmed engine on networks of the zoo: utilisation by the model, emulator against graph.
+
+    python benchmarks/engine.py [resnet20 densenet21 ...] [--engine e256] [--emulate] [--law N]
+
+Networks are quantized after calibration on random images (weights are not trained, which changes
+neither program nor cycles). ``--emulate`` also runs one image through the emulated program and
+compares every output with `Graph.run`. ``--law N`` draws N random networks for the emulator's law
+instead. Writes docs/results/engine.json and engine.md; rows that were not named are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bitwright.base.version import __version__
+from bitwright.engine import ENGINES, EngineConfig
+from bitwright.engine.checker import check_program
+from bitwright.engine.compiler import compile_graph
+from bitwright.engine.estimate import by_layer, timeline, utilisation
+from bitwright.ir import Graph, random_feeds
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+_FIRST = {"form": "convolution_first"}
+# Network -> (model of the zoo, shape of the image, classes, utilisation to reach on E256).
+NETWORKS: dict[str, tuple[dict[str, Any], tuple[int, int, int], int | None, float | None]] = {
+    "resnet20": ({"name": "resnet20"}, (32, 32, 3), 10, 0.80),
+    "densenet21": ({"name": "densenet21", "options": _FIRST}, (32, 32, 3), 10, 0.85),
+    "densenet37": ({"name": "densenet37", "options": _FIRST}, (32, 32, 3), 10, 0.85),
+    "densenet63": ({"name": "densenet63", "options": _FIRST}, (32, 32, 3), 10, 0.85),
+    "mobilenet": (
+        {"name": "mobilenet_cifar", "options": {"width": 0.25}}, (32, 32, 3), 10, None,
+    ),
+    "skynet": ({"name": "skynet"}, (160, 320, 3), None, 0.55),
+}  # fmt: skip
+
+
+def quantized(name: str) -> Graph:
+    """A network of the zoo in eight bits as an integer graph."""
+    import torch
+    from torch import nn
+
+    from bitwright.lower import optimise
+    from bitwright.models import build_model
+    from bitwright.quantize import Policy, apply
+
+    spec, shape, classes, _ = NETWORKS[name]
+    torch.manual_seed(0)
+    model = build_model(spec, classes, shape)
+    x = torch.rand(16, shape[2], *shape[:2])
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None  # the plain average
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.uniform_(module.bias, -0.5, 0.5)
+    model.train()
+    with torch.no_grad():
+        model(x[:8])
+    frozen = apply(model.eval(), Policy.uniform("int8", "uint8", "uint8"), "freeze", x[:8])
+    return optimise(replace(frozen.graph, name=name))
+
+
+def measure(name: str, config: EngineConfig, emulated: bool) -> dict[str, Any]:
+    graph = quantized(name)
+    start = time.perf_counter()
+    image = compile_graph(graph, config)
+    seconds = time.perf_counter() - start
+    check_program(image.program, config, image.words)
+    found, macs = timeline(image.program, config), sum(image.macs.values())
+    layers = by_layer(found, image.layers, image.macs)
+    waits: dict[str, float] = {}
+    for layer in layers:
+        for unit, cycles in layer.waiting.items():
+            waits[unit.name.lower()] = waits.get(unit.name.lower(), 0.0) + cycles
+    row: dict[str, Any] = {
+        "macs": macs, "instructions": len(image.program), "cycles": found.cycles,
+        "busy": round(sum(layer.busy for layer in layers)),
+        "waits": {unit: round(cycles) for unit, cycles in waits.items()},
+        "utilisation": round(utilisation(found.cycles, macs, config), 4),
+        "image_bytes": image.words * config.word_bytes, "compile_s": round(seconds, 1),
+        "compared": 0, "differences": 0,
+    }  # fmt: skip
+    if emulated:
+        feeds = random_feeds(graph, 1, np.random.default_rng(0))
+        expected, got = graph.run(feeds), image.run(feeds)
+        row["compared"] = sum(levels.size for levels in expected.values())
+        row["differences"] = sum(int((expected[e] != got[e]).sum()) for e in expected)
+    return row
+
+
+def law(count: int) -> dict[str, int]:
+    sys.path.insert(0, str(ROOT))
+    from tests.pure.test_engine_law import law as hold
+
+    return dict(hold(count))
+
+
+def write_table(rows: dict[str, Any]) -> None:
+    lines = [
+        "# The programmed engine on networks of the zoo",
+        "",
+        "Predicted by `benchmarks/engine.py` (the max-plus model of `bitwright.engine.estimate`: X "
+        "exact, the memory by its rate), batch 1, eight bits, convolution-first DenseNets at "
+        "32 x 32, SkyNet at 160 x 320. Utilisation: multiply-accumulates of convolutions and dense "
+        "layers by cycles x products a cycle; loads, additions, pools, fill all count as cycles. "
+        "Compared: values of the emulated program that equal `Graph.run` (0: not run).",
+        "",
+        "| network | engine | MMAC | cycles | busy | X waits for | utilisation | wanted | "
+        "instructions | compared, differ |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for key, row in sorted(rows.items()):
+        name, engine = key.split("@")
+        wanted = NETWORKS[name][3] if engine == "e256" else None
+        waits = ", ".join(f"{u} {c:,}" for u, c in row["waits"].items() if c)
+        lines.append(
+            f"| {name} | {engine} | {row['macs'] / 1e6:.1f} | {row['cycles']:,} | {row['busy']:,} "
+            f"| {waits} | {100 * row['utilisation']:.1f} % | "
+            f"{'' if wanted is None else f'{100 * wanted:.0f} %'} | {row['instructions']:,} | "
+            f"{row['compared']}, {row['differences']} |"
+        )
+    lines += [
+        "",
+        f"Bitwright {__version__}, numpy {np.__version__}, Python {platform.python_version()}; "
+        "cycles do not depend on the machine.",
+    ]
+    (RESULTS / "engine.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("networks", nargs="*", default=[*NETWORKS])
+    parser.add_argument("--engine", default="e256", choices=[*ENGINES])
+    parser.add_argument("--emulate", action="store_true")
+    parser.add_argument("--law", type=int, default=0)
+    wanted = parser.parse_args()
+    if wanted.law:
+        print(law(wanted.law))
+        return
+    path = RESULTS / "engine.json"
+    rows = json.loads(path.read_text()) if path.is_file() else {}
+    for name in wanted.networks:
+        row = measure(name, ENGINES[wanted.engine], wanted.emulate)
+        rows[f"{name}@{wanted.engine}"] = row
+        print(name, row, flush=True)
+        path.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
+        write_table(rows)
+
+
+if __name__ == "__main__":
+    main()
