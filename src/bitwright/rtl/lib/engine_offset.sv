@@ -13,16 +13,16 @@ module engine_offset #(
   input  logic [Width-1:0] row_step_i,
   output logic [Width-1:0] place_o
 );
-  logic [Bits-1:0]           column, row;
-  logic [(Bits+1)*Width-1:0] sums;
+  logic [Bits-1:0] column, row;
   assign column = Bits'(Number) & ~({Bits{1'b1}} << patch_i);
   assign row    = Bits'(Number) >> patch_i;
 
-  assign sums[0 +: Width] = base_i;
-  for (genvar k = 0; k < Bits; k++) begin : gen_bit
-    assign sums[(k+1)*Width +: Width] = sums[k*Width +: Width]
-      + ((pixel_step_i << k) & {Width{column[k]}}) + ((row_step_i << k) & {Width{row[k]}});
+  always_comb begin : p_place
+    place_o = base_i;
+    for (int k = 0; k < Bits; k++) begin
+      if (((column >> k) & Bits'(1)) != '0) place_o = place_o + (pixel_step_i << k);
+      if (((row >> k) & Bits'(1)) != '0) place_o = place_o + (row_step_i << k);
+    end
   end
-  assign place_o = sums[Bits*Width +: Width];
 endmodule
 `default_nettype wire
