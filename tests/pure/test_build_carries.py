@@ -61,7 +61,8 @@ class Netlist:
         return [*sums, come] if carry and width % 2 == 0 else sums
 
     def _add(self, kind: str, parameters: Any, ways: Any, links: Any) -> None:
-        self.cells[f"c{len(self.cells)}"] = {
+        # Yosys numbers its own: a name with a number behind it is a neighbour's, c, c_1, c_1_1, ..
+        self.cells["c" + "_1" * len(self.cells)] = {
             "type": kind, "parameters": parameters, "attributes": {}, "port_directions": ways,
             "connections": links, "hide_name": 0,
         }  # fmt: skip
@@ -181,3 +182,15 @@ def test_the_function_stays_and_nothing_grows(module: dict[str, Any]) -> None:
     pack_carries(again)
     assert luts(again) == luts(module)
     assert original["ports"] == module["ports"]
+
+
+def test_a_chain_that_grows_takes_no_other_cells_name() -> None:
+    """Two bits with a carry in and out become two cells; their neighbour has a number for a name."""
+    net = Netlist(6)
+    first, second, (low, high) = net.inputs[:2], net.inputs[2:4], net.inputs[4:]
+    total = net.adder([*first], [*second], low, minus=False, carry=True)
+    other = net.adder([*second], [*first], high, minus=True, carry=True)
+    module = net.module([*total, *other])
+    wanted = list(run(module))
+    pack_carries(module)
+    assert list(run(module)) == wanted

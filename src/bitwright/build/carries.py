@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import combinations, product
+from itertools import combinations, count, product
 from typing import Any
 
 _CARRY, _LUT, _NOTHING = "CCU2C", "LUT4", "x"
@@ -214,6 +214,7 @@ class _Module:
             nets.update(b for bits in cell["connections"].values() for b in bits)
             if cell["type"] == _LUT:
                 self.driver[_bit(cell, "Z")] = cell
+        self.names = set(self.cells)  # of all cells that there were, those of chains included
         self.next_net = 1 + max((b for b in nets if isinstance(b, int)), default=1)
 
     def alone(self, chain: Chain) -> bool:
@@ -262,16 +263,22 @@ class _Module:
         halves = [*chain.halves]
         if len(halves) % 2:
             halves.append(Half(ZERO, ZERO))
-        come, count = chain.come, len(halves) // 2
-        for place in range(count):
-            name = chain.cells[place] if place < len(old) else f"{chain.cells[-1]}_{place}"
-            last = place == count - 1
+        come, size = chain.come, len(halves) // 2
+        for place in range(size):
+            name = chain.cells[place] if place < len(old) else self._new_name(chain.cells[-1])
+            last = place == size - 1
             out = chain.out if last else self._new_net()
             sample = old[min(place, len(old) - 1)]
             self.cells[name] = _carry_cell(sample, halves[2 * place : 2 * place + 2], come, out)
             come = out
-        for place, (table, net) in enumerate(chain.extra):
-            self.cells[f"{chain.cells[0]}_first{place}"] = _lut_cell(old[0], table, net)
+        for table, net in chain.extra:
+            self.cells[self._new_name(chain.cells[0])] = _lut_cell(old[0], table, net)
+
+    def _new_name(self, near: str) -> str:
+        """A name that no cell has or had: Yosys numbers its own cells in the same way."""
+        name = next(n for k in count() if (n := f"{near}_carry{k}") not in self.names)
+        self.names.add(name)
+        return name
 
     def _new_net(self) -> int:
         self.next_net += 1

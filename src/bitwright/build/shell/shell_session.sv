@@ -66,13 +66,17 @@ module shell_session #(
   assign takes = done_i && good_i && kind_i == DATA && open_q && session_i == session_o &&
                  offset_i == received_o && (fits_q || length_i == '0);
   assign flags_o     = {5'd0, refused_q, other_digest_q, open_q};
-  assign core_rst_no = rst_ni && hold_q == '0;
 
   always_ff @(posedge clk_i) begin : p_payload
     if (payload_valid_i) begin
       match_q <= (match_q || first) && payload_data_i == digest_byte;
       fits_q  <= (fits_q || first) && room;
     end
+  end
+
+  // A register of its own, for it goes everywhere: low in just the clocks in which hold_q is not 0.
+  always_ff @(posedge clk_i) begin : p_core_reset
+    core_rst_no <= rst_ni && !fresh && hold_q[5:1] == '0;
   end
 
   always_ff @(posedge clk_i) begin : p_session
