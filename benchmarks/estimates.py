@@ -24,20 +24,20 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from bitwright.build.target import list_targets
-from bitwright.build.yosys import synthesise
-from bitwright.hw.blocks import block_of
-from bitwright.hw.blocks.products import ProductUnit
-from bitwright.hw.cost import block_terms
-from bitwright.hw.memory import FAMILIES
-from bitwright.ir import Graph, rebuild
-from bitwright.rtl.emit import emit
+sys.path[:0] = [str(Path(__file__).parent)]
+
+from estimate_samples import GROUPS, samples  # noqa: E402
+
+from bitwright.build.target import list_targets  # noqa: E402
+from bitwright.build.yosys import synthesise  # noqa: E402
+from bitwright.hw.blocks import block_of  # noqa: E402
+from bitwright.hw.blocks.products import ProductUnit  # noqa: E402
+from bitwright.hw.cost import block_terms  # noqa: E402
+from bitwright.hw.memory import FAMILIES  # noqa: E402
+from bitwright.ir import Graph, rebuild  # noqa: E402
+from bitwright.rtl.emit import emit  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT))  # as a script; tests import it as a module
-
-from benchmarks.estimate_samples import GROUPS, samples  # noqa: E402
-
 MEASURED = ROOT / "docs" / "results" / "estimates.json"
 COEFFICIENTS = ROOT / "src" / "bitwright" / "hw" / "cost.json"
 _TIMEOUT = 3000.0
