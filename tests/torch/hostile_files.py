@@ -16,6 +16,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from importlib import resources
 from pathlib import Path
 from typing import IO
 
@@ -23,6 +24,7 @@ import h5py
 import numpy as np
 import torch
 from onnx import TensorProto, helper
+from PIL import Image
 from tests.hostile_pictures import many_scans, wide_tile
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -303,6 +305,33 @@ def _annotated(text: str) -> bytes:
     return out.getvalue()
 
 
+def _beside(files: dict[str, bytes]) -> bytes:
+    """Nine images and what is said of them."""
+    small = io.BytesIO()
+    Image.new("L", (10, 10)).save(small, "PNG")
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for number in range(9):
+            archive.writestr(f"images/{number}.png", small.getvalue())
+        for name, body in files.items():
+            archive.writestr(name, body)
+    return out.getvalue()
+
+
+def _grey(side: int) -> bytes:
+    out = io.BytesIO()
+    Image.new("L", (side, side)).save(out, "PNG")
+    return out.getvalue()
+
+
+def _loaders() -> bytes:
+    """A whole board whose loader is a compiler."""
+    text = resources.files("bitwright.build").joinpath("boards/ulx3s.toml").read_text()
+    head, _, rest = text.partition("[loaders]")
+    loaders = '[loaders]\ncc = ["-x", "c", "-E", "-o", "HARMED"]\n'
+    return f"{head}{loaders}[pins]{rest.partition('[pins]')[2]}".encode()
+
+
 def _entities() -> bytes:
     """XML whose entities are a thousand million times as long as the file."""
     lines = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
@@ -346,6 +375,17 @@ FILES: dict[tuple[str, str], Callable[[], bytes]] = {
         {"w": torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.qint8)}),
     ("target", "tcl.toml"): lambda: b'part = "x[exec touch HARMED]"',
     ("board", "pins.toml"): lambda: b'[pins]\nclk = "A1\\";\\nSYSCONFIG X"',
+    ("board", "loader.toml"): _loaders,
+    ("board description", "board.json"): lambda: json.dumps({
+        "preprocessing": {"size": [1 << 16, 1 << 16], "channels": 1, "levels": [[0] * 256]}
+    }).encode(),
+    ("maps", "masks.zip"): lambda: _beside(
+        dict.fromkeys((f"masks/{n}.png" for n in range(9)), _grey(8000))
+    ),
+    ("values", "lines.zip"): lambda: _beside({"values.csv": b"file,v\n" + b"a,1\n" * 20_000_000}),
+    ("boxes", "lines.zip"): lambda: _beside(
+        {"boxes.csv": b"file,class,xmin,ymin,xmax,ymax\n" + b"images/0.png,a,1,1,2,2\n" * 700_000}
+    ),
     ("zoo", "large.safetensors"): lambda: tensor_file(
         {"model": {"name": "lfc"}, "input_shape": [50_000, 50_000, 3], "input": {}}
     ),

@@ -16,6 +16,9 @@ _GROUPS = (
 )
 #: Bytes of what is computed at a time for one image, of a size that only a file says.
 MOST_OF_A_FILE = 1 << 30
+#: Variable of the environment: ``1`` says that files are the user's own, and may ask
+#: for frames as large as the machine has room for; what ``chosen`` says in Python.
+LARGE = "BITWRIGHT_LARGE_FRAMES"
 _WORDS = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc")
 
 
@@ -45,7 +48,12 @@ def room_for(*, chosen: bool) -> int:
         chosen: the caller has said what size images have, or the file is the user's own; it may be
             a stranger's who says so otherwise.
     """
-    return machine_memory() if chosen else min(MOST_OF_A_FILE, machine_memory())
+    return machine_memory() if is_chosen(chosen) else min(MOST_OF_A_FILE, machine_memory())
+
+
+def is_chosen(chosen: bool = False) -> bool:
+    """Whether the caller, or the user for all calls (`LARGE`), answers for the size of images."""
+    return chosen or os.environ.get(LARGE) == "1"
 
 
 def shown(size: int) -> str:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from math import prod
 
 from bitwright.base.errors import GraphError
-from bitwright.base.memory import MOST_OF_A_FILE, room_for, shown
+from bitwright.base.memory import LARGE, MOST_OF_A_FILE, is_chosen, room_for, shown
 from bitwright.ir.graph import Graph
 from bitwright.ir.kernels import STRIP
 from bitwright.ir.node import Node
 from bitwright.ir.types import TensorType
 
 _BYTES = 8
-_OWN = "; of a file of your own, in Python: load_graph(path, dialects, chosen=True)"
+_OWN = f"; for a file of your own: {LARGE}=1"
 #: A result, and one array of its size that is made on the way to it.
 _COPIES = 2
 #: Operations on elements for one frame of a graph that only a file asks for: YOLOv3 on images of
@@ -94,12 +94,12 @@ def check_frame(graph: Graph, where: str, *, chosen: bool = False) -> None:
     """
     frames_within(graph, 1, room_for(chosen=chosen), where)
     needed = work(graph)
-    if not chosen and needed > MOST_WORK:
+    if not is_chosen(chosen) and needed > MOST_WORK:
         raise GraphError(
             f"one frame takes {needed / 1e9:.1f} thousand million operations on elements; "
             f"{MOST_WORK / 1e9:.1f} are done because a file says so",
             where=where,
-            hint="use smaller images or a smaller network",
+            hint=f"use smaller images or a smaller network{_OWN}",
         )
 
 

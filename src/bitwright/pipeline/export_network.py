@@ -96,7 +96,7 @@ def export_graph(source: Path, kind: str, out: Path) -> dict[str, Any]:
     from bitwright.interop.onnx.export_qonnx import export_qonnx
 
     graph, feeds = read_graph(source)
-    room = room_for(chosen=feeds is not None)  # then it is a run, whose data set has that size
+    room = room_for(chosen=_is_run(source))
     done: Any
     more: dict[str, Any] = {}
     if kind == "artifact":
@@ -273,6 +273,11 @@ def _float(loaded: LoadedModel) -> nn.Module:
     return module_of(loaded.network) if loaded.quant and loaded.network else loaded.model.eval()
 
 
+def _is_run(source: Path) -> bool:
+    """Whether it is a run: then its recipe says what size images have."""
+    return (source / "recipe.yaml").is_file()
+
+
 def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:
     """The integer graph of a run directory, an import folder, a ``.bwg`` or an ``.onnx`` file.
 
@@ -290,7 +295,6 @@ def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:
         return load(source).graph, None
     if not source.is_dir():
         return load_graph(source, {"integer": INTEGER}), None
-    own = (source / "recipe.yaml").is_file()  # a run, whose recipe says what size images have
     folder = next((f for f in (source, *source.glob("*-lower")) if (f / GRAPH).is_file()), None)
     if folder is None:
         raise RunError(
@@ -298,7 +302,7 @@ def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:
             where=str(source),
             hint=f"run `bitwright lower {source}` first, or `bitwright import FILE.onnx`",
         )
-    graph = load_graph(folder / GRAPH, {"integer": INTEGER}, chosen=own)
+    graph = load_graph(folder / GRAPH, {"integer": INTEGER}, chosen=_is_run(source))
     if not (folder / LEVELS).is_file():
         return graph, None
     feeds = read_inputs(folder, graph)

@@ -8,6 +8,7 @@ from bitwright.sim.bench import write_module_bench
 from bitwright.sim.compare import Difference, compare
 from bitwright.sim.memory import MemoryModel, MemoryPort
 from bitwright.sim.parts import PartsResult, PartsSimulator
+from bitwright.sim.programs import ProgramJob, ProgramRun, run_program
 from bitwright.sim.simulator import RunLimits, SimResult, Simulator
 from bitwright.sim.spec import Design, Port, load_design
 from bitwright.sim.stalls import (
@@ -29,6 +30,8 @@ __all__ = [
     "PartsResult",
     "PartsSimulator",
     "Port",
+    "ProgramJob",
+    "ProgramRun",
     "RunLimits",
     "SimResult",
     "Simulator",
@@ -45,6 +48,7 @@ __all__ = [
     "output_stalls",
     "pack",
     "random_stalls",
+    "run_program",
     "run_tapped",
     "standard_stalls",
     "unpack",

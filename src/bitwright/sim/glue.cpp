@@ -18,6 +18,15 @@ struct Glue final : Model {
   void reset(bool active) override { top.BW_RESET = !active; }
   void eval() override { top.eval(); }
   uint64_t frame_error() override { return BW_FRAME_ERROR; }
+#ifdef BW_START
+  void start(bool level) override { top.BW_START = level; }
+  bool running_done() override { return top.BW_DONE != 0; }
+  uint64_t status() override {
+    return top.BW_CODE | static_cast<uint64_t>(top.BW_ERROR) << BW_CODE_BITS;
+  }
+  uint64_t counted() override { return top.BW_COUNTED; }
+  uint64_t events() override { return top.BW_EVENTS; }
+#endif
 #if VM_TRACE
   VerilatedVcdC trace;
   bool tracing = false;
@@ -79,31 +88,78 @@ template <std::size_t N> void get(const VlWide<N>& port, uint8_t* bytes, size_t 
           },                                                                       \
           [](Model& m, uint8_t* d) { get(of(m).DATA, d, (WIDTH + 7) / 8); }, HAS_LAST},
 
-#define BW_MAKE_MEMORY(NAME, PORT, BASE, WIDTH)                                   \
-  MemorySignals{NAME, WIDTH,                                                      \
-                [](Model& m, uint64_t base) { of(m).BASE = base; },               \
-                [](Model& m, bool ready) { of(m).PORT##_arready = ready; },       \
-                [](Model& m, uint64_t& address, uint64_t& length, uint64_t& id) { \
-                  BW_TOP& t = of(m);                                              \
-                  address = t.PORT##_araddr;                                      \
-                  length = t.PORT##_arlen;                                        \
-                  id = t.PORT##_arid;                                             \
-                  return t.PORT##_arvalid != 0;                                   \
-                },                                                                \
-                [](Model& m, const uint8_t* data, uint64_t id, bool last) {       \
-                  BW_TOP& t = of(m);                                              \
-                  put(t.PORT##_rdata, data, WIDTH / 8);                           \
-                  t.PORT##_rid = id;                                              \
-                  t.PORT##_rresp = 0;                                             \
-                  t.PORT##_rlast = last;                                          \
-                  t.PORT##_rvalid = 1;                                            \
-                },                                                                \
-                [](Model& m) { of(m).PORT##_rvalid = 0; },                        \
-                [](Model& m) { return of(m).PORT##_rready != 0; }},
+#define BW_READ_CHANNELS(PORT, WIDTH)             \
+  t.PORT##_arready = says.ar_ready;               \
+  t.PORT##_rvalid = says.r_valid;                 \
+  if (says.r_valid) {                             \
+    put(t.PORT##_rdata, says.r_data, WIDTH / 8);  \
+    t.PORT##_rid = says.r_id;                     \
+    t.PORT##_rresp = 0;                           \
+    t.PORT##_rlast = says.r_last;                 \
+  }
+#define BW_READ_REQUESTS(PORT)             \
+  asks.ar_valid = t.PORT##_arvalid != 0;   \
+  asks.ar_address = t.PORT##_araddr;       \
+  asks.ar_length = t.PORT##_arlen;         \
+  asks.ar_id = t.PORT##_arid;              \
+  asks.r_ready = t.PORT##_rready != 0;
+#define BW_WRITE_CHANNELS(PORT)      \
+  t.PORT##_awready = says.aw_ready;  \
+  t.PORT##_wready = says.w_ready;    \
+  t.PORT##_bvalid = says.b_valid;    \
+  t.PORT##_bid = says.b_id;          \
+  t.PORT##_bresp = 0;
+#define BW_WRITE_REQUESTS(PORT, WIDTH)                            \
+  asks.aw_valid = t.PORT##_awvalid != 0;                          \
+  asks.aw_address = t.PORT##_awaddr;                              \
+  asks.aw_length = t.PORT##_awlen;                                \
+  asks.aw_id = t.PORT##_awid;                                     \
+  asks.w_valid = t.PORT##_wvalid != 0;                            \
+  asks.w_last = t.PORT##_wlast != 0;                              \
+  asks.b_ready = t.PORT##_bready != 0;                            \
+  if (asks.w_valid) {                                             \
+    get(t.PORT##_wdata, asks.w_data, WIDTH / 8);                  \
+    get(t.PORT##_wstrb, asks.w_strobes, (WIDTH / 8 + 7) / 8);     \
+  }
+
+#define BW_MAKE_MEMORY(NAME, PORT, BASE, WIDTH)                                     \
+  MemorySignals{NAME, WIDTH, false,                                                 \
+                [](Model& m, uint64_t base) { of(m).BASE = base; },                 \
+                [](Model& m, const MemorySays& says) {                              \
+                  BW_TOP& t = of(m);                                                \
+                  BW_READ_CHANNELS(PORT, WIDTH)                                     \
+                },                                                                  \
+                [](Model& m, MemoryAsks& asks) {                                    \
+                  BW_TOP& t = of(m);                                                \
+                  BW_READ_REQUESTS(PORT)                                            \
+                }},
+
+#define BW_MAKE_WRITABLE(NAME, PORT, BASE, WIDTH)                                   \
+  MemorySignals{NAME, WIDTH, true,                                                  \
+                [](Model& m, uint64_t base) { of(m).BASE = base; },                 \
+                [](Model& m, const MemorySays& says) {                              \
+                  BW_TOP& t = of(m);                                                \
+                  BW_READ_CHANNELS(PORT, WIDTH)                                     \
+                  BW_WRITE_CHANNELS(PORT)                                           \
+                },                                                                  \
+                [](Model& m, MemoryAsks& asks) {                                    \
+                  BW_TOP& t = of(m);                                                \
+                  BW_READ_REQUESTS(PORT)                                            \
+                  BW_WRITE_REQUESTS(PORT, WIDTH)                                    \
+                }},
 
 }  // namespace
 
 Model* make_model(VerilatedContext& context) { return new Glue{context}; }
 std::vector<Signals> input_signals() { return {BW_INPUTS(BW_MAKE_INPUT)}; }
 std::vector<Signals> output_signals() { return {BW_OUTPUTS(BW_MAKE_OUTPUT)}; }
-std::vector<MemorySignals> memory_signals() { return {BW_MEMORIES(BW_MAKE_MEMORY)}; }
+std::vector<MemorySignals> memory_signals() {
+  return {BW_MEMORIES(BW_MAKE_MEMORY, BW_MAKE_WRITABLE)};
+}
+bool runs_programs() {
+#ifdef BW_START
+  return true;
+#else
+  return false;
+#endif
+}

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drives a verilated design with ready/valid streams and records every transfer. The design comes
-// in through glue.cpp; what to do is told by "key value" lines in the file named by the first
-// argument. Writes raw beats and cycle stamps per port and a result.json into the folder given
-// there. Cycle 0 is the first one after the (last) reset.
+// Drives a verilated design with ready/valid streams and records every transfer, or has it run the
+// programs in its memories, run after run. The design comes in through glue.cpp; what to do is told
+// by "key value" lines in the file named by the first argument. Writes raw beats and cycle stamps
+// per port, memories and events per run, and a result.json into the folder given there. Cycle 0 is
+// the first one after the (last) reset.
 
 #include "harness.h"
 #include "memory.h"
@@ -10,6 +11,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -33,8 +35,28 @@ std::vector<Port> ports(const std::vector<Signals>& signals) {
   return std::vector<Port>(signals.begin(), signals.end());
 }
 
+// A memory with the signals of its port.
+struct Outside : Memory {
+  explicit Outside(const MemorySignals& port) : signals(port) {
+    name = port.name;
+    width = port.width;
+    writable = port.writable;
+  }
+  MemorySignals signals;
+  MemoryAsks asks;
+};
+
+struct Patch {
+  uint64_t run, memory, at;
+  std::string file;
+};
+
+// One run of a program: cycles of start and end, and what the design says at the end.
+struct Run { uint64_t start, end, status, counted, events; };
+
 struct Job {
   uint64_t seed = 1, frames = 1, max_cycles = 0, idle_limit = 100000, drain = 0, throttle = 0;
+  uint64_t pause = 0;  // cycles before every start of a program
   int64_t reset_at = -1;
   std::string folder = ".", trace;
 };
@@ -43,6 +65,7 @@ class Bench {
  public:
   Bench(int argc, char** argv) : inputs{ports(input_signals())}, outputs{ports(output_signals())} {
     for (const auto& signals : memory_signals()) memories.emplace_back(signals);
+    programs = runs_programs();
     read_job(argc > 1 ? argv[1] : "");
     context.randReset(2);  // registers without a reset start at random values
     context.randSeed(static_cast<int>(job.seed % 0x7fffffff) + 1);
@@ -88,9 +111,12 @@ class Bench {
   std::unique_ptr<Model> top;
   Job job;
   std::vector<Port> inputs, outputs;
-  std::vector<Memory> memories;
-  uint64_t cycle = 0, spent = 0, finish_cycle = 0, frame_error = 0;
-  bool extra = false;
+  std::vector<Outside> memories;
+  std::vector<Patch> patches;
+  std::vector<Run> runs;         // complete ones
+  std::vector<uint64_t> events;  // cycle, bits
+  uint64_t cycle = 0, spent = 0, finish_cycle = 0, frame_error = 0, waited = 0, started = 0;
+  bool extra = false, programs = false, running = false;
 
   void tick(bool level) {
     top->clock(level);
@@ -113,7 +139,19 @@ class Bench {
       port.bad_last = -1;
       port.accept(*top, false);
     }
-    for (auto& memory : memories) memory.reset(*top, cycle);
+    for (auto& memory : memories) {
+      memory.reset(cycle);
+      memory.signals.set_base(*top, memory.base);
+      memory.signals.say(*top, MemorySays{});
+    }
+    if (programs) {
+      top->start(false);
+      runs.clear();
+      events.clear();
+      running = false;
+      waited = 0;
+      apply_patches();
+    }
     top->reset(true);
     for (int i = 0; i < 4; ++i) {
       tick(false);
@@ -143,9 +181,11 @@ class Bench {
       }
     }
     for (auto& port : outputs) port.accept(*top, port.moving = port.stall.step());
-    for (auto& memory : memories) memory.before(*top, cycle);
+    for (auto& memory : memories) memory.signals.say(*top, memory.before(cycle));
+    const bool start = programs && !running && runs.size() < job.frames && waited++ >= job.pause;
+    if (programs) top->start(start);
     tick(false);
-    bool moved = false;
+    bool moved = programs && watch(start);
     for (auto& port : inputs) {
       if (port.offering && port.ready(*top)) {
         port.stamps.push_back(cycle);
@@ -160,7 +200,11 @@ class Bench {
         moved = true;
       }
     }
-    for (auto& memory : memories) memory.after(*top, cycle);
+    for (auto& memory : memories) {
+      memory.signals.ask(*top, memory.asks);
+      const bool did = memory.after(cycle, memory.asks);
+      moved |= programs && did;
+    }
     tick(true);
     ++cycle;
     ++spent;
@@ -184,7 +228,43 @@ class Bench {
     finish_cycle = cycle + 1;
   }
 
+  // What a design that runs programs does in this cycle; false: nothing.
+  bool watch(bool start) {
+    if (start) {
+      running = true;
+      started = cycle;
+      return true;
+    }
+    const uint64_t bits = top->events();
+    if (bits) {
+      events.push_back(cycle);
+      events.push_back(bits);
+    }
+    if (!running || !top->running_done()) return bits != 0;
+    runs.push_back({started, cycle, top->status(), top->counted(), events.size() / 2});
+    running = false;
+    waited = 0;
+    finish_cycle = cycle + 1;
+    for (size_t i = 0; i < memories.size(); ++i) {
+      const std::string name = "memory" + std::to_string(i) + "." + std::to_string(runs.size() - 1);
+      dump(job.folder + "/" + name + ".bytes", memories[i].bytes);
+      dump(job.folder + "/" + name + ".defined", memories[i].defined);
+    }
+    apply_patches();
+    return true;
+  }
+
+  void apply_patches() {  // what is written before the coming run
+    for (const auto& patch : patches) {
+      if (patch.run != runs.size()) continue;
+      std::ifstream file(job.folder + "/" + patch.file, std::ios::binary);
+      const std::vector<uint8_t> data{std::istreambuf_iterator<char>(file), {}};
+      memories.at(patch.memory).patch(patch.at, data);
+    }
+  }
+
   bool finished() const {
+    if (programs && runs.size() < job.frames) return false;
     for (const auto& port : outputs) if (port.done < port.total) return false;
     for (const auto& port : inputs) if (port.done < port.total) return false;
     return true;
@@ -203,6 +283,7 @@ class Bench {
       else if (key == "drain") words >> job.drain;
       else if (key == "throttle") words >> job.throttle;
       else if (key == "reset_at") words >> job.reset_at;
+      else if (key == "pause") words >> job.pause;
       else if (key == "folder") std::getline(words >> std::ws, job.folder);
       else if (key == "trace") std::getline(words >> std::ws, job.trace);
       else if (key == "stall_in" || key == "stall_out") {
@@ -217,9 +298,18 @@ class Bench {
         words >> number;
         auto& memory = memories.at(number);
         words >> memory.base >> memory.latency >> memory.jitter >> memory.rate >> memory.mixed;
-        words >> memory.forgets;
+        words >> memory.forgets >> memory.size;
         words >> memory.stall.stop >> memory.stall.go;
+        for (Stall* stall : {&memory.write_stall, &memory.word_stall}) {
+          stall->stop = memory.stall.stop;
+          stall->go = memory.stall.go;
+        }
         std::getline(words >> std::ws, memory.image);
+      } else if (key == "patch") {
+        Patch patch{};
+        words >> patch.run >> patch.memory >> patch.at;
+        std::getline(words >> std::ws, patch.file);
+        patches.push_back(patch);
       } else {
         std::fprintf(stderr, "unknown key %s\n", key.c_str());
         std::exit(2);
@@ -255,7 +345,7 @@ class Bench {
   void prepare_memories() {
     uint64_t number = 900;
     for (auto& memory : memories) {
-      memory.stall.random = Random(job.seed * 1000 + number++);
+      memory.seed(job.seed * 1000 + number++);
       memory.load();
     }
   }
@@ -294,8 +384,17 @@ class Bench {
     text << "], \"memories\": [";
     for (size_t i = 0; i < memories.size(); ++i) {
       text << (i ? ", " : "") << "{\"beats\": " << memories[i].beats
-           << ", \"bursts\": " << memories[i].bursts << "}";
+           << ", \"bursts\": " << memories[i].bursts
+           << ", \"beats_written\": " << memories[i].beats_written << "}";
     }
+    text << "], \"runs\": [";
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const auto& run = runs[i];
+      text << (i ? ", " : "") << "{\"start\": " << run.start << ", \"end\": " << run.end
+           << ", \"status\": " << run.status << ", \"counted\": " << run.counted
+           << ", \"events\": " << run.events << "}";
+    }
+    dump(job.folder + "/events", events);
     text << "]}\n";
     std::ofstream file(job.folder + "/result.json");
     file << text.str();
@@ -305,4 +404,11 @@ class Bench {
 
 }  // namespace
 
-int main(int argc, char** argv) { return Bench(argc, argv).run(); }
+int main(int argc, char** argv) {
+  try {
+    return Bench(argc, argv).run();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%%Error: %s\n", error.what());
+    return 2;
+  }
+}

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "memory.h"
 #include "verilated.h"
 
 // One verilated design behind a fixed interface, so that the harness is compiled once per machine.
@@ -16,6 +17,12 @@ struct Model {
   virtual void eval() = 0;
   virtual void finish() = 0;
   virtual uint64_t frame_error() = 0;  // one bit an input; 0 without such a signal
+  // Of a design that runs programs; another has none of these.
+  virtual void start(bool) {}
+  virtual bool running_done() { return false; }
+  virtual uint64_t status() { return 0; }
+  virtual uint64_t counted() { return 0; }  // cycles, as the design says
+  virtual uint64_t events() { return 0; }   // of this cycle, a bit each
   virtual void open_trace(const char* path) = 0;
   virtual void dump_trace(uint64_t time) = 0;
 };
@@ -33,16 +40,14 @@ struct Signals {
   bool has_last;
 };
 
-// Signals of one AXI4 read port and of the address at which its memory starts.
+// Signals of one AXI4 port and of the address at which its memory starts.
 struct MemorySignals {
   const char* name;
-  size_t width;  // bits of a beat
+  size_t width;   // bits of a beat
+  bool writable;  // it has the channels of writes, too
   void (*set_base)(Model&, uint64_t);
-  void (*set_ready)(Model&, bool);  // of requests
-  bool (*request)(Model&, uint64_t& address, uint64_t& length, uint64_t& id);  // length - 1
-  void (*drive)(Model&, const uint8_t*, uint64_t id, bool last);
-  void (*idle)(Model&);
-  bool (*accepted)(Model&);
+  void (*say)(Model&, const MemorySays&);
+  void (*ask)(Model&, MemoryAsks&);
 };
 
 // Defined by the glue.
@@ -50,3 +55,4 @@ Model* make_model(VerilatedContext& context);
 std::vector<Signals> input_signals();
 std::vector<Signals> output_signals();
 std::vector<MemorySignals> memory_signals();
+bool runs_programs();

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory behind a design's AXI4 read port, as the simulator plays it."""
+"""The memory behind a design's AXI4 port, as the simulator plays it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,13 +16,14 @@ _PAGE = 4096
 
 
 class MemoryPort(BaseModel):
-    """One AXI4 read port of the top module.
+    """One AXI4 port of the top module.
 
     Attributes:
         name: prefix of its signals (``m_axi_gmem0``).
         base: name of the input that takes the address at which the memory image starts.
         width: bits of a beat.
-        image: file with the contents, relative to the design folder.
+        access: whether it has the channels of writes, too.
+        image: file with the contents, relative to the design folder; empty: they come with a run.
         beats: read for one frame.
         beats_per_cycle: what the design has been told that the memory gives; no model gives more.
     """
@@ -31,9 +33,10 @@ class MemoryPort(BaseModel):
     name: str = Field(pattern=NAME)
     base: str = Field(pattern=NAME)
     width: int = Field(gt=0, alias="data_bits")
-    image: str
-    beats: int = Field(ge=0, alias="beats_per_frame")
-    beats_per_cycle: float
+    access: Literal["read", "read_write"] = "read"
+    image: str = ""
+    beats: int = Field(default=0, ge=0, alias="beats_per_frame")
+    beats_per_cycle: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -41,14 +44,15 @@ class MemoryModel:
     """How a memory behaves; random choices come from the seed of the stall pattern.
 
     Attributes:
-        latency: cycles from a request to its first data, at least.
+        latency: cycles from a request to its first data, or from the last word that is written to
+            the answer, at least.
         jitter: up to so many cycles more, drawn for every request.
-        beats_per_cycle: bandwidth limit; 1 is the port's own.
-        stop, go: how requests are held back, as in `StallPattern`.
+        beats_per_cycle: bandwidth limit of reads and of writes; 1 is the port's own.
+        stop, go: how requests and words to write are held back, as in `StallPattern`.
         mixed: answers to different readers may overtake and interleave.
         base: byte address of the image.
         forgets: a reset of the design is one of the memory, too; else it still answers what was
-            asked before.
+            asked before. A burst of which words to write are missing is dropped anyway.
     """
 
     latency: int = 20
@@ -70,9 +74,14 @@ class MemoryModel:
         if self.base < 0 or self.base % _PAGE:
             raise GraphError(f"the image starts at a multiple of {_PAGE}, not at {self.base:#x}")
 
-    def job(self, number: int, port: MemoryPort) -> str:
-        """The line that tells the harness."""
+    def job(self, number: int, port: MemoryPort, image: str | None = None, size: int = 0) -> str:
+        """The line that tells the harness.
+
+        Args:
+            image: file with the contents; None: the port's.
+            size: bytes of the memory, undefined behind the image; 0: those of the image.
+        """
         stalls = f"{self.stop} {self.go}"
         share = min(self.beats_per_cycle, port.beats_per_cycle)
         rate = f"{self.latency} {self.jitter} {share} {int(self.mixed)} {int(self.forgets)}"
-        return f"memory {number} {self.base} {rate} {stalls} {port.image}"
+        return f"memory {number} {self.base} {rate} {size} {stalls} {image or port.image}"

@@ -38,6 +38,8 @@ from bitwright.sim.toolchain import (
 
 Cycles = NDArray[np.int64]
 
+CODE_BITS = 8
+"""Of the status of a program's run: its code, with the errors above it."""
 _PROGRAM = "simulator"
 _RUN_TIMEOUT_S = 3600.0
 _HIGH_WATER = re.compile(r"^fifo_high_water (\S+) (-?\d+) (\d+)$", re.MULTILINE)
@@ -225,7 +227,7 @@ class Simulator:
             ports = enumerate(self.design.memory_ports)
             lines += [pattern.memory.job(number, port) for number, port in ports]
             (scratch / "job").write_text("\n".join(lines) + "\n")
-            said = self._execute(scratch / "job", pattern)
+            said = self.execute(scratch / "job", pattern)
             result = self._collect(scratch, said, frames, pattern)
             if result.frame_error and not broken:
                 raise MismatchError(self._misplaced(result), where=self._where)
@@ -245,7 +247,13 @@ class Simulator:
                 got = inputs[port.name].shape if port.name in inputs else "nothing"
                 raise GraphError(f"expected beats of shape {shape}, got {got}", where=port.name)
 
-    def _execute(self, job: Path, pattern: StallPattern) -> str:
+    def execute(self, job: Path, pattern: StallPattern) -> str:
+        """Run the simulator on a file of "key value" lines; what it said.
+
+        Raises:
+            MismatchError: an assertion of the RTL failed.
+            ToolError: the simulator itself failed.
+        """
         try:
             done = subprocess.run(
                 [str(self.program), str(job)],
@@ -282,7 +290,7 @@ class Simulator:
 
     def _collect(self, scratch: Path, said: str, frames: int, pattern: StallPattern) -> SimResult:
         table: dict[str, Any] = json.loads((scratch / "result.json").read_text())
-        self._check_status(table, pattern)
+        self.check_status(table, pattern)
         design = self.design
         beats: dict[str, Beats] = {}
         cycles_in = {p.name: _stamps(scratch, "in", n) for n, p in enumerate(design.inputs)}
@@ -316,7 +324,15 @@ class Simulator:
             },
         )
 
-    def _check_status(self, table: dict[str, Any], pattern: StallPattern) -> None:
+    def check_status(self, table: dict[str, Any], pattern: StallPattern) -> None:
+        """Look at how a run ended.
+
+        Args:
+            table: ``result.json`` of the harness.
+
+        Raises:
+            MismatchError: a misplaced tlast, surplus beats, or the design stood still.
+        """
         status = table["status"]
         for port, row in zip(self.design.outputs, table["outputs"], strict=True):
             if row["bad_last"] >= 0:
@@ -369,9 +385,22 @@ def _config(design: Design) -> str:
         f"#define BW_FRAME_ERROR {f'top.{design.frame_error}' if design.frame_error else 0}",
         "#define BW_INPUTS(X) " + " ".join(_entry(p, "= l") for p in design.inputs),
         "#define BW_OUTPUTS(X) " + " ".join(_entry(p, "!= 0") for p in design.outputs),
-        "#define BW_MEMORIES(X) "
-        + " ".join(f'X("{p.name}", {p.name}, {p.base}, {p.width})' for p in design.memory_ports),
+        "#define BW_MEMORIES(R, W) "
+        + " ".join(
+            f'{"R" if p.access == "read" else "W"}("{p.name}", {p.name}, {p.base}, {p.width})'
+            for p in design.memory_ports
+        ),
     ]
+    if (control := design.control) is not None:
+        lines += [
+            f"#define BW_START {control.start}",
+            f"#define BW_DONE {control.done}",
+            f"#define BW_CODE {control.code}",
+            f"#define BW_ERROR {control.error}",
+            f"#define BW_CODE_BITS {CODE_BITS}",
+            f"#define BW_COUNTED {control.cycles}",
+            f"#define BW_EVENTS {control.events}",
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -71,6 +71,25 @@ class Port(_Entry):
         return self.signals or Signals(**{part: f"{self.name}_t{part}" for part in parts})
 
 
+class Control(_Entry):
+    """Signals of a design that runs programs.
+
+    Attributes:
+        start: a pulse of it begins a run.
+        done: high from the end of a run to the next start.
+        code, error: what the run ended with.
+        cycles: what it took.
+        events: what begins and ends in a cycle, a bit each.
+    """
+
+    start: str = Field(pattern=NAME)
+    done: str = Field(pattern=NAME)
+    code: str = Field(pattern=NAME)
+    error: str = Field(pattern=NAME)
+    cycles: str = Field(pattern=NAME)
+    events: str = Field(pattern=NAME)
+
+
 class Design(_Entry):
     """What ``design.json`` says; paths are relative to its folder.
 
@@ -78,12 +97,16 @@ class Design(_Entry):
         top, clock, reset: names; the reset is synchronous and active low.
         files: sources.
         parameters: overrides of the top module's parameters; the generated designs need none.
-        memory_ports: AXI4 read ports, for weights from outside.
+        kind: a circuit that streams go through, or an engine that runs programs.
+        control: how programs are run; None: the design runs none.
+        memory_ports: AXI4 ports: weights from outside, or the memory of programs.
         predicted: interval and latency of the timing model.
         frame_error: output with one bit an input, set by a misplaced tlast; None without one.
     """
 
     folder: Path = Path()
+    kind: Literal["dataflow", "engine"] = "dataflow"
+    control: Control | None = None
     top: str = Field(pattern=NAME)
     clock: str = Field(pattern=NAME)
     reset: str = Field(pattern=NAME)
@@ -99,7 +122,7 @@ class Design(_Entry):
     @property
     def named(self) -> tuple[str, ...]:
         """Every file that it names."""
-        images = (port.image for port in self.memory_ports)
+        images = (port.image for port in self.memory_ports if port.image)
         return tuple(dict.fromkeys((*self.files, *self.memories, *images)))
 
     @property

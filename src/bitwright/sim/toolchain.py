@@ -56,7 +56,8 @@ def lint(
         ToolError: Verilator is missing.
     """
     tool = require("verilator")
-    argv = [*tool.command, "--lint-only", "-Wall", "--top-module", top]
+    # An output that is connected to nothing, `.name_o()`, says that it is not used.
+    argv = [*tool.command, "--lint-only", "-Wall", "-Wno-PINCONNECTEMPTY", "--top-module", top]
     argv += [CHECKS] if checks else []
     argv += parameter_flags(parameters or {}) + [str(file) for file in files]
     with tempfile.TemporaryDirectory(prefix="bitwright-") as folder:

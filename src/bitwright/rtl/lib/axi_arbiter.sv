@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several readers on one AXI4 read port, in turn (round robin). ARID is {epoch, u} for reader u;
-// read data go back by RID, so data of different readers may come mixed. The epoch counts the
-// resets, and data of another epoch are dropped: the memory may still answer what was asked before
-// a reset, or may have been reset too. (What is older than 2^EpochWidth resets with reads between
-// them would pass: a memory is not that slow.) Reader ports are packed, reader 0 in the least
-// significant bits. Readers accept read data always: m_axi_rready is 1. Bursts are INCR, of full
-// width, ARCACHE normal (modifiable, bufferable). RRESP must be OKAY: asserted in simulation, not
-// looked at in hardware. A request passes in 1 cycle, one a cycle; read data without a register.
+// Several readers on one AXI4 read port, in turn (round robin; Ordered: the lowest that asks). ARID
+// is {epoch, u} for reader u; read data go back by RID, so data of different readers may come
+// mixed. The epoch counts the resets, and data of another epoch are dropped: the memory may still
+// answer what was asked before a reset, or may have been reset too. (What is older than
+// 2^EpochWidth resets with reads between them would pass: a memory is not that slow.) Reader ports
+// are packed, reader 0 in the least significant bits. Readers accept read data always: m_axi_rready
+// is 1. Bursts are INCR, of full width, ARCACHE normal (modifiable, bufferable). RRESP must be
+// OKAY: asserted in simulation, not looked at in hardware. A request passes in 1 cycle, one a
+// cycle; read data without a register.
 `default_nettype none
 module axi_arbiter #(
   parameter int Readers    = 2,
   parameter int DataWidth  = 64,
   parameter int AddrWidth  = 32,
   parameter int EpochWidth = 2,
+  parameter bit Ordered    = 1'b0,
   localparam int UnitWidth = Readers > 1 ? $clog2(Readers) : 1,
   localparam int IdWidth   = EpochWidth + UnitWidth
 ) (
@@ -82,7 +84,7 @@ module axi_arbiter #(
       if (ar_valid_i[u]) pick = UnitWidth'(u);
     end
     for (int u = Readers - 1; u >= 0; u--) begin
-      if (ar_valid_i[u] && u > int'(last_q)) pick = UnitWidth'(u);
+      if (!Ordered && ar_valid_i[u] && u > int'(last_q)) pick = UnitWidth'(u);
     end
     for (int u = 0; u < Readers; u++) begin
       ar_ready_o[u] = ready && ar_valid_i[u] && pick == UnitWidth'(u);

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When every instruction of a program begins and ends, to the cycle, whatever the memory does.
+
+The rules are those of the RTL (``engine/native/timing.cpp``), and the memory is the test bench's
+own: the same memory and seed make the same stalls there and here, so what is predicted is what is
+simulated, instruction by instruction. No data is computed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.base.errors import ProgramError
+from bitwright.base.native import INT, INT64, POINTER, Program
+from bitwright.engine.config import EngineConfig
+from bitwright.engine.isa import Buffer, Exec, Halt, Input, Instruction, Load, Loop, Store
+
+Cycles = NDArray[np.int64]
+
+_CONF, _EXEC, _LOAD, _STORE, _HALT = range(5)
+_FIELDS = 11  # of the structure Instruction of timing.cpp
+_LIMIT = 4_000_000_000
+
+TIMING = Program(
+    name="engine-timing",
+    package="bitwright.engine",
+    sources=("timing.cpp",),
+    headers=("sim/memory.h", "sim/random.h"),
+    functions={"bw_engine_timing": (INT, POINTER, INT64, *(POINTER,) * 7)},
+    values={"bw_engine_instruction_size": 8 * _FIELDS},
+    libraries=("-lstdc++",),
+    hint="the timing model needs a C++ compiler; `bitwright doctor` says how to install one",
+)
+
+
+class OutsideMemory(Protocol):
+    """How the memory outside behaves: what `sim.MemoryModel` says."""
+
+    @property
+    def base(self) -> int: ...
+    @property
+    def latency(self) -> int: ...
+    @property
+    def jitter(self) -> int: ...
+    @property
+    def beats_per_cycle(self) -> float: ...
+    @property
+    def stop(self) -> float: ...
+    @property
+    def go(self) -> float: ...
+    @property
+    def mixed(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What was found, in cycles from reset on.
+
+    Attributes:
+        begin, end: (runs, instructions): when it was taken with its tokens, and when it was
+            complete; -1 for INPUT, OUTPUT and HALT, which have no tokens.
+        start, done: (runs,): the pulse of start, and the first cycle in which the engine is done.
+    """
+
+    begin: Cycles = field(repr=False)
+    end: Cycles = field(repr=False)
+    start: Cycles
+    done: Cycles
+
+    @property
+    def cycles(self) -> Cycles:
+        """Of each run, as the engine counts them."""
+        return self.done - self.start - 1
+
+
+def exec_period(job: Exec, given: Input, config: EngineConfig) -> int:
+    """Cycles for which an EXEC keeps unit X."""
+    groups = job.outputs * job.groups_y * job.groups_x
+    steps = job.kc * job.kh * job.kw * given.passes
+    return groups * max(steps, config.drain) + config.constants.exec_start
+
+
+def simulate(
+    program: Sequence[Instruction],
+    config: EngineConfig,
+    memory: OutsideMemory,
+    size: int,
+    *,
+    seed: int = 1,
+    runs: int = 1,
+    pause: int = 0,
+    limit: int = _LIMIT,
+) -> Timing:
+    """Time a program.
+
+    Args:
+        memory: how the memory outside behaves.
+        size: its bytes.
+        seed: as in the `StallPattern` of the simulation.
+        runs: how often the program runs, one run behind the other.
+        pause: cycles before every start.
+        limit: most cycles.
+
+    Raises:
+        ProgramError: the program has a LOOP, asks for what the memory does not have, or does not
+            end within the limit (it waits for a token that nobody gives).
+        ToolError: there is no C++ compiler.
+    """
+    table = _table(program, config)
+    begin = np.full((runs, len(table)), -1, np.int64)
+    end, start, done = begin.copy(), np.zeros(runs, np.int64), np.zeros(runs, np.int64)
+    shape = np.array([config.lanes, config.constants.exec_result, runs, pause, limit], np.int64)
+    outside = np.array(
+        [memory.base, memory.latency, memory.jitter, int(memory.mixed), size, seed * 1000 + 900],
+        np.int64,
+    )
+    rates = np.array([memory.beats_per_cycle, memory.stop, memory.go], np.float64)
+    arrays = (shape, outside, rates, begin, end, start, done)
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (table, *arrays)]
+    code = TIMING.require().bw_engine_timing(pointers[0], len(table), *pointers[1:])
+    if code:
+        reason = (
+            f"the program does not end within {limit} cycles: an instruction waits for a token "
+            "that nobody gives"
+            if code == 1
+            else f"the program asks for what a memory of {size} bytes does not have"
+        )
+        raise ProgramError(reason, where="the engine's timing")
+    return Timing(begin, end, start, done)
+
+
+def _table(program: Sequence[Instruction], config: EngineConfig) -> NDArray[np.int64]:
+    """The rows that timing.cpp reads, up to and with HALT."""
+    rows, given = [], Input()
+    for number, instruction in enumerate(program):
+        row = [_CONF, instruction.wait, instruction.signal, *(0,) * (_FIELDS - 3)]
+        if isinstance(instruction, Loop):
+            raise ProgramError("LOOP is not timed", where=f"instruction {number}")
+        if isinstance(instruction, Input):
+            given = instruction
+        if isinstance(instruction, Exec):
+            row[0], row[3] = _EXEC, exec_period(instruction, given, config)
+        if isinstance(instruction, Load | Store):
+            features = isinstance(instruction, Store) or instruction.buffer == Buffer.FEATURES
+            row[0] = _LOAD if isinstance(instruction, Load) else _STORE
+            row[4:] = [
+                int(features), instruction.x, instruction.y, instruction.z, instruction.memory,
+                instruction.memory_y, instruction.memory_z,
+            ]  # fmt: skip
+        if isinstance(instruction, Halt):
+            row[0] = _HALT
+            rows.append(row)
+            return np.array(rows, np.int64)
+        rows.append(row)
+    raise ProgramError("the program has no HALT")

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The RTL of a programmed engine: a folder that depends on the configuration alone.
+
+Programs are data in the memory behind its one AXI4 port, so nothing of a network is in it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bitwright.base.version import __version__
+from bitwright.engine.config import EngineConfig
+from bitwright.hw.weight_image import BASE, PORT
+from bitwright.rtl import module_files, needed_modules
+from bitwright.rtl.text import whole_folder
+
+TOP = "engine"
+EVENTS = (
+    "load begins", "load ends", "execute begins", "execute ends", "store begins", "store ends",
+)  # fmt: skip
+"""What the bits of the engine's ``events_o`` mean, lowest first."""
+
+
+def parameters(config: EngineConfig, *, dsps: int | None = None) -> dict[str, int]:
+    """Parameters of the module ``engine``.
+
+    Args:
+        dsps: lanes of a dot product that are multipliers of the device; the others are look-up
+            tables. None: all.
+    """
+    return {
+        "Pixels": config.pixels,
+        "Lanes": config.lanes,
+        "Dsps": config.lanes if dsps is None else dsps,
+        "FeatureWords": config.feature_words,
+        "WeightRows": config.weight_rows,
+        "ParameterRows": config.parameter_rows,
+    }
+
+
+def emit_engine(config: EngineConfig, out_dir: Path, *, dsps: int | None = None) -> Path:
+    """Write the RTL of an engine; the folder is whole or not there.
+
+    Args:
+        dsps: as `parameters` has it.
+
+    Returns:
+        the path of ``design.json``.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    sources = module_files()
+    used = needed_modules({TOP})
+    table = {
+        "kind": "engine",
+        "top": TOP,
+        "clock": "ap_clk",
+        "reset": "ap_rst_n",
+        "files": [f"lib/{name}.sv" for name in used],
+        "parameters": parameters(config, dsps=dsps),
+        "memory_ports": [
+            {"name": PORT, "base": BASE, "data_bits": 8 * config.lanes, "access": "read_write"}
+        ],
+        "control": {
+            "start": "start_i",
+            "done": "done_o",
+            "code": "code_o",
+            "error": "error_o",
+            "cycles": "cycles_o",
+            "events": "events_o",
+        },
+        "events": EVENTS,
+        "engine": json.loads(config.to_json()),
+        "version": __version__,
+    }
+    with whole_folder(out_dir) as folder:
+        (folder / "lib").mkdir()
+        for name in used:
+            (folder / "lib" / f"{name}.sv").write_bytes(sources[name].read_bytes())
+        (folder / "design.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+    return out_dir / "design.json"

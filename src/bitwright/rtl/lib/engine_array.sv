@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pixels x Outputs dot products, each with an accumulator. first_i: the product begins a sum;
+// last_i: it ends it. The finished sums leave for the drain, one output of all pixels a cycle,
+// lowest first: the last word in cycle t, sums of output n in t + Latency + 2 + n, with drain_i
+// high for one cycle in front of the first. Sums of the next group may end Outputs cycles later.
+// signed_i, nibbles_i (lanes hold two of 4 bits), max_i (the largest product instead of the sum)
+// and kept_i (of every pixel: 0 leaves the product out) belong to the word; nothing kept is 0, or
+// the smallest number.
+`default_nettype none
+module engine_array #(
+  parameter int Pixels   = 4,
+  parameter int Outputs  = 8,
+  parameter int Lanes    = 8,
+  parameter int Dsps     = 8,
+  parameter int AccWidth = 32,
+  localparam int Latency = 3 + $clog2(Lanes) + 1
+) (
+  input  logic                       clk_i,
+  input  logic                       rst_ni,
+  input  logic                       valid_i,
+  input  logic                       first_i,
+  input  logic                       last_i,
+  input  logic                       signed_i,
+  input  logic                       nibbles_i,
+  input  logic                       max_i,
+  input  logic [Pixels-1:0]          kept_i,
+  input  logic [Pixels*Lanes*8-1:0]  features_i,
+  input  logic [Outputs*Lanes*8-1:0] weights_i,
+  output logic                       drain_o,
+  output logic [Pixels*AccWidth-1:0] sums_o
+);
+  localparam int SumWidth = 17 + $clog2(Lanes);
+
+  // Control beside the products. The words get a register of their own first: they go to many.
+  logic [Latency-1:0]         valid_q, first_q, last_q, max_q;
+  logic [Pixels-1:0]          kept;
+  logic [Pixels*Lanes*18-1:0]  features, features_q;
+  logic [Outputs*Lanes*15-1:0] weights, weights_q;
+  logic [2:0]                  nibbles_q;
+
+  always_ff @(posedge clk_i) begin : p_control
+    if (!rst_ni) begin
+      valid_q <= '0;
+      last_q  <= '0;
+      drain_o <= 1'b0;
+    end else begin
+      valid_q <= {valid_q[Latency-2:0], valid_i};
+      last_q  <= {last_q[Latency-2:0], valid_i & last_i};
+      drain_o <= last_q[Latency-1];
+    end
+    first_q <= {first_q[Latency-2:0], first_i};
+    max_q   <= {max_q[Latency-2:0], max_i};
+  end
+
+  always_ff @(posedge clk_i) begin : p_words
+    nibbles_q  <= {nibbles_q[1:0], nibbles_i};
+    features_q <= features;
+    weights_q  <= weights;
+  end
+
+  // What engine_pair multiplies, made once for all that multiply it.
+  for (genvar n = 0; n < Pixels * Lanes; n++) begin : gen_feature
+    engine_feature #(.UseDsp(n % Lanes < Dsps)) i_feature (
+      .signed_i, .nibbles_i, .byte_i(features_i[n*8 +: 8]), .factor_o(features[n*18 +: 18])
+    );
+  end
+  for (genvar n = 0; n < Outputs * Lanes; n++) begin : gen_weight
+    engine_weight #(.UseDsp(n % Lanes < Dsps)) i_weight (
+      .nibbles_i, .byte_i(weights_i[n*8 +: 8]), .factor_o(weights[n*15 +: 15])
+    );
+  end
+
+  engine_delay #(.Width(Pixels), .Cycles(Latency)) i_kept (
+    .clk_i, .data_i(kept_i), .data_o(kept)
+  );
+
+  // Sums of a finished group shift out while the next group is summed.
+  logic [Outputs*Pixels*AccWidth-1:0] acc_q, drain_q;
+  assign sums_o = drain_q[0 +: Pixels*AccWidth];
+
+  for (genvar o = 0; o < Outputs; o++) begin : gen_output
+    for (genvar p = 0; p < Pixels; p++) begin : gen_pixel
+      logic signed [SumWidth-1:0] sum;
+      logic signed [AccWidth-1:0] acc, wide, base, from, next;
+      engine_dot #(.Lanes(Lanes), .Dsps(Dsps)) i_dot (
+        .clk_i, .nibbles_i(nibbles_q), .features_i(features_q[p*Lanes*18 +: Lanes*18]),
+        .weights_i(weights_q[o*Lanes*15 +: Lanes*15]), .sum_o(sum)
+      );
+      assign acc  = $signed(acc_q[(o*Pixels+p)*AccWidth +: AccWidth]);
+      assign wide = AccWidth'(sum);
+      assign base = max_q[Latency-1] ? {1'b1, {(AccWidth - 1) {1'b0}}} : '0;
+      assign from = first_q[Latency-1] ? base : acc;
+
+      assign next = !kept[p] ? from
+                  : !max_q[Latency-1] ? from + wide : wide > from ? wide : from;
+
+      always_ff @(posedge clk_i) begin : p_acc
+        if (valid_q[Latency-1]) acc_q[(o*Pixels+p)*AccWidth +: AccWidth] <= next;
+      end
+    end
+  end
+
+  always_ff @(posedge clk_i) begin : p_drain
+    if (drain_o) drain_q <= acc_q;
+    else drain_q <= drain_q >> (Pixels * AccWidth);
+  end
+endmodule
+`default_nettype wire

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameter memory of the engine: Rows rows of 512 bits, written word by word (linear address: word
+// in the row lowest), read by the row. A row is one channel's thresholds, or the 64-bit records of
+// 8 channels, of which slot_i chooses. Row and slot in cycle t, both results in t + 2.
+`default_nettype none
+module engine_parameters #(
+  parameter int Rows  = 512,
+  parameter int Width = 64,
+  localparam int Words     = 512 / Width,
+  localparam int RowWidth  = $clog2(Rows),
+  localparam int AddrWidth = $clog2(Rows * Words)
+) (
+  input  logic                 clk_i,
+  input  logic                 write_i,
+  input  logic [AddrWidth-1:0] write_addr_i,
+  input  logic [Width-1:0]     write_data_i,
+  input  logic                 read_i,
+  input  logic [RowWidth-1:0]  row_i,
+  input  logic [2:0]           slot_i,
+  output logic [511:0]         row_o,
+  output logic [63:0]          record_o
+);
+`ifndef __ICARUS__  // version 11 has no elaboration tasks
+  if (Words * Width != 512 || Words < 2) begin : gen_check
+    $error("engine_parameters: Width must divide 512, and be less");
+  end
+`endif
+  localparam int WordWidth = $clog2(Words);
+
+  logic [511:0] row;
+  logic [2:0]   slot_q;
+
+  for (genvar w = 0; w < Words; w++) begin : gen_word
+    mem_ram #(.Width(Width), .Depth(Rows), .Style(1)) i_ram (
+      .clk_i,
+      .wr_en_i(write_i && write_addr_i[WordWidth-1:0] == WordWidth'(w)),
+      .wr_addr_i(write_addr_i[AddrWidth-1 -: RowWidth]), .wr_data_i(write_data_i),
+      .rd_en_i(read_i), .rd_addr_i(row_i), .rd_data_o(row[w*Width +: Width])
+    );
+  end
+
+  always_ff @(posedge clk_i) begin : p_slot
+    slot_q   <= slot_i;
+    row_o    <= row;
+    record_o <= row[int'(slot_q)*64 +: 64];
+  end
+endmodule
+`default_nettype wire
