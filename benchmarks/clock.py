@@ -150,6 +150,9 @@ def page(rows: list[dict[str, Any]]) -> str:
     untrained = sorted({r["design"] for r in rows if r["weights"] != "trained"})
     if untrained:
         lines += ["", f"Weights before training: {', '.join(untrained)}."]
+    lines += [
+        f"\n{r['design']}, {r['label']}, {r['way']}: {r['note']}." for r in rows if "note" in r
+    ]
     tools = sorted({tool for row in rows for tool in row["tools"]})
     facts = sorted({(row["cpu"], row["date"]) for row in rows})
     lines += ["", f"Tools: {'; '.join(tools)}."]

@@ -44,22 +44,22 @@ module shell_session #(
 
   localparam logic [3:0] HELLO = 4'd1, OPEN = 4'd2, DATA = 4'd3;
   localparam logic [7:0] DIGEST_BYTES = 8'd8;
-  localparam logic [16:0] DEPTH = 17'(1 << BufferBits);
 
   logic        open_q, other_digest_q, refused_q, match_q, fits_q;
   logic [5:0]  hold_q;  // clocks of the core's reset still to come
   logic [7:0]  digest_byte;
-  logic [15:0] stored;
+  logic [15:0] stored_q;  // a clock late: bytes of the line are many clocks apart
+  logic [16:0] reach;
   logic [BufferBits-1:0] end_addr;
   logic        wr_en, rd_en, room, first, opens, takes, fresh;
 
   assign digest_byte = Digest[{payload_index_i[2:0], 3'b000} +: 8];
   assign first       = payload_index_i == '0;
-  assign stored      = received_o - consumed_o;
-  assign room        = {1'b0, stored} + 17'(payload_index_i) < DEPTH;
+  assign reach       = {1'b0, stored_q} + 17'(payload_index_i);
+  assign room        = reach >> BufferBits == '0;
   assign end_addr    = received_o[BufferBits-1:0] + BufferBits'(payload_index_i);
   assign wr_en       = payload_valid_i && kind_i == DATA && room;
-  assign rd_en       = stored != '0 && (!out_valid_o || out_ready_i) && core_rst_no;
+  assign rd_en       = received_o != consumed_o && (!out_valid_o || out_ready_i) && core_rst_no;
 
   assign opens = done_i && good_i && kind_i == OPEN && match_q && length_i == DIGEST_BYTES;
   assign fresh = opens && !(open_q && session_i == session_o);
@@ -111,6 +111,10 @@ module shell_session #(
     end
   end
 
+  always_ff @(posedge clk_i) begin : p_stored
+    stored_q <= received_o - consumed_o;
+  end
+
   always_ff @(posedge clk_i) begin : p_stream
     if (!core_rst_no || fresh) begin
       received_o  <= '0;
@@ -132,7 +136,7 @@ module shell_session #(
 
 `ifdef BITWRIGHT_CHECKS
   never_more_than_fits: assert property (@(posedge clk_i) disable iff (!rst_ni)
-    {1'b0, stored} <= DEPTH);
+    int'(16'(received_o - consumed_o)) <= 1 << BufferBits);
 `endif
 endmodule
 `default_nettype wire
