@@ -55,8 +55,8 @@ def network(name: str, runs: Path | None) -> Graph:
     return untrained_graph(Workspace(load_recipe(name), no_progress))
 
 
-def mapped(name: str, graph: Graph, foldings: Path) -> tuple[Graph, Target]:
-    """The hardware graph of a recipe, with the folding that is kept for it."""
+def mapped(name: str, graph: Graph, foldings: Path, aim_mhz: float) -> tuple[Graph, Target]:
+    """The hardware graph of a recipe for a clock, with the folding that is kept for it."""
     wanted = load_recipe(name).hardware
     target = load_target(wanted.target)
     path = foldings / f"{name}.json"
@@ -64,7 +64,11 @@ def mapped(name: str, graph: Graph, foldings: Path) -> tuple[Graph, Target]:
         path.parent.mkdir(parents=True, exist_ok=True)
         chosen = folding_of(choose_mapping(graph, wanted, target, no_progress))
         path.write_text(json.dumps(chosen.to_json(), indent=1) + "\n")
-    return map_graph(graph, load_folding(path), MapOptions(target.family)), target
+    # Before it knew of clocks, mapping put a register behind every adder.
+    options: dict[str, Any] = {"family": target.family}
+    if "clock_mhz" in MapOptions.__dataclass_fields__:
+        options["clock_mhz"] = aim_mhz
+    return map_graph(graph, load_folding(path), MapOptions(**options)), target
 
 
 def routed(
@@ -92,7 +96,7 @@ def routed(
 
 def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     """One design: its clock with every seed, and what it takes."""
-    hardware, target = mapped(name, network(name, given.runs), given.foldings)
+    hardware, target = mapped(name, network(name, given.runs), given.foldings, given.aim_mhz)
     flow = analyse(hardware)
     print(f"{name}: {flow.interval} cycles", flush=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -176,7 +176,12 @@ def test_it_is_told_as_text_json_and_drawing(tmp_path: Path) -> None:
     assert told["nodes"][1]["reasons"]
     part = load_graph(tmp_path / "part-1-cpu.bwg", {"integer": INTEGER})
     assert part.digest == compiled.parts[1].graph.digest
-    drawn = ElementTree.fromstring(standalone(draw(compiled)))
+    alone = standalone(draw(compiled))
+    drawn = ElementTree.fromstring(alone)
+    style = next(element.text or "" for element in drawn.iter() if element.tag.endswith("style"))
+    classes = {word for e in drawn.iter() for word in e.get("class", "").split()}
+    assert {"flow", "block", "limit"} <= classes
+    assert all(f".{word} {{" in style or f".{word}." in style for word in classes)
     texts = [e.text for e in drawn.iter() if e.tag.endswith("text")]
     assert "processor, part 1" in texts and "DPU, part 2" in texts
 

@@ -257,3 +257,15 @@ def test_every_modified_densenet_is_one_part(depth: int) -> None:
     assert np.array_equal(
         compiled.runner()(levels)["scores"], found.graph.run({"x": levels})["scores"]
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet20", "mobilenet_cifar"])
+def test_additions_and_depthwise_convolutions_are_the_engines(name: str) -> None:
+    options = {"width": 0.25} if "mobile" in name else {}
+    model = build_model({"name": name, "options": options}, 10, (32, 32, 3)).eval()
+    policy = Policy.from_dict({"preset": "dpu"})
+    given = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    converted, _ = post_training_quantize(model, policy, given, policy.methods)
+    graph = integerize(converted.eval(), policy, (3, 32, 32)).graph
+    assert not compile_graph(graph, full_architecture()).outside

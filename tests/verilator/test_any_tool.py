@@ -118,7 +118,9 @@ def test_an_older_verilator_reads_every_module(flags: list[str]) -> None:
         pytest.skip(f"Verilator {OLD_VERILATOR} is not on the PATH")
     for path in SOURCES:
         others = [str(other) for other in SOURCES if other != path]
-        argv = [program, "--lint-only", "-Wall", *flags, "--top-module", path.stem]
+        # An output that is connected to nothing, `.name_o()`, says that it is not used.
+        argv = [program, "--lint-only", "-Wall", "-Wno-PINCONNECTEMPTY", *flags]
+        argv += ["--top-module", path.stem]
         done = _call([*argv, str(path), *others])
         assert _left("verilator", done.stdout + done.stderr, r"-([A-Z]+):") == [], path.stem
         assert done.returncode == 0

@@ -111,7 +111,7 @@ def _frames(boxes: Sequence[FlowBox], tops: Sequence[float]) -> list[str]:
             f'<rect x="{_LEFT - 10:.1f}" y="{top:.1f}" width="{_WIDTH + 40:.1f}" '
             f'height="{bottom - top:.1f}" rx="8" class="{style}"/>'
         )
-        parts.append(text_at(_LEFT, top + 13, shorten(name, 44), "start", "b"))
+        parts.append(text_at(_LEFT + _WIDTH + 22, top + 13, shorten(name, 36), "end", "b"))
     return parts
 
 
@@ -121,7 +121,7 @@ def _box(box: FlowBox, top: float) -> list[str]:
         f'<rect x="{_LEFT:.1f}" y="{top:.1f}" width="{_WIDTH:.1f}" height="{_HEIGHT:.1f}" rx="5" '
         f'class="{style}"><title>{escape(box.words)}</title></rect>',
         text_at(_LEFT + 8, top + 14, shorten(box.title, _SIGNS), "start", "b"),
-        text_at(_LEFT + 8, top + 27, shorten(box.under, _SIGNS + 4), "start"),
+        text_at(_LEFT + 8, top + 27, shorten(box.under, _SIGNS), "start"),
     ]
 
 

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 _LONG = 10_000  # counts with more digits do not fit into their cell
 #: How the lines of the style sheet begin that a drawing needs.
-_DRAWN = ("svg ", ".grid ")
+_DRAWN = ("svg ", ".grid ", ".t.s ")
 COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)")
 
 

@@ -17,16 +17,25 @@ struct Instruction {
   int64_t kind, wait, signal, period, features, x, y, z, memory, memory_y, memory_z;
 };
 
-struct Fifo {  // stream_fifo: how many it holds; its output register may be empty while it fills
-  explicit Fifo(int64_t places) : depth(places) {}
-  int64_t depth, count = 0, stored = 0;
-  bool out = false;
+struct Fifo {  // stream_fifo: a word is on the output 3 cycles behind its coming
+  Fifo(int64_t places, bool luts) : depth(places), lut(luts) {}
+  int64_t depth, count = 0, stored = 0;  // stored: may be read from the RAM
+  bool lut, between = false, out = false;  // LUT RAM waits in front of the RAM, block RAM behind
   bool ready() const { return count < depth; }
   void step(bool in, bool take) {
-    const bool read = stored > 0 && (!out || take);
     count += in - (out && take);
-    stored += in - read;
-    out = read || (out && !take);
+    const bool free = !out || take;
+    if (lut) {
+      const bool read = stored > 0 && free;
+      stored += between - read;
+      between = in;
+      if (free) out = read;
+    } else {
+      const bool read = stored > 0 && (!between || free);
+      stored += in - read;
+      if (free) out = between;
+      if (!between || free) between = read;
+    }
   }
 };
 
@@ -83,7 +92,7 @@ struct Skid {  // stream_skid
 };
 
 struct Queue : Fifo {  // of a unit, with which instructions
-  Queue() : Fifo(QUEUE) {}
+  Queue() : Fifo(QUEUE, true) {}
   std::deque<int64_t> held;
   int64_t head() const { return held.front(); }
   void move(bool in, int64_t number, bool take) {
@@ -135,14 +144,14 @@ class Engine {
   // Fetcher.
   bool f_over = false, f_asks = false, f_full = false;
   int64_t f_free = FETCH_PLACES, f_next = 0, f_at = 0, f_beats = 0, f_number = 0;
-  Fifo f_fifo{FETCH_PLACES};
+  Fifo f_fifo{FETCH_PLACES, true};
   // L.
   bool l_asking = false, l_asks = false, l_next = false, l_fill = false, l_done = false;
   int64_t l_free = LOAD_PLACES, l_next_number = 0, l_number = 0, l_left = 0, l_asked = 0;
   int64_t l_done_number = 0;
   Bursts l_bursts;
   Request l_request;
-  Fifo l_fifo{LOAD_PLACES};
+  Fifo l_fifo{LOAD_PLACES, false};
   // X.
   int64_t x_free_at = 0;
   std::deque<std::pair<int64_t, int64_t>> x_ends;  // cycle of the end, number
@@ -152,7 +161,7 @@ class Engine {
   Bursts s_bursts;
   Request s_reading;
   std::deque<Request> s_read;
-  Fifo s_read_fifo{4}, s_words{STORE_PLACES};
+  Fifo s_read_fifo{4, true}, s_words{STORE_PLACES, true};
 
   bool ready(int unit) const {  // the tokens of the head of its queue
     const int64_t wait = program[queues[unit].head()].wait;

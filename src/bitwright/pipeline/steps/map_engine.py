@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bitwright.base.errors import MismatchError, RecipeError
-from bitwright.base.files import atomic_write, read_text
+from bitwright.base.files import MOST_TEXT, atomic_write, read_text
 from bitwright.base.progress import Progress, no_progress
 from bitwright.engine.checker import check_program
 from bitwright.engine.compiler import compile_graph
@@ -35,7 +35,7 @@ def engine_config(wanted: HardwareSection) -> EngineConfig:
         TargetError: it is no configuration.
     """
     if Path(wanted.engine).suffix == ".json":
-        return EngineConfig.from_json(read_text(Path(wanted.engine)))
+        return EngineConfig.from_json(read_text(Path(wanted.engine), most=MOST_TEXT))
     if wanted.engine not in ENGINES:
         raise RecipeError(
             f"unknown engine {wanted.engine!r}",

@@ -22,24 +22,27 @@ module engine_address #(
 );
   logic [Width-1:0] kh_q, kc_q, gx_q, gy_q, o_q, from, by, next;
 
+  logic [Width-1:0] step_o, step_gy, step_gx, step_kc, step_kh, step_kw;
+  assign {step_o, step_gy, step_gx, step_kc, step_kh, step_kw} = steps_i;
+
   always_comb begin : p_next
     from = o_q;
-    by   = stay_i ? '0 : steps_i[5*Width +: Width];
+    by   = stay_i ? '0 : step_o;
     if (move_kw_i) begin
       from = addr_o;
-      by   = steps_i[0 +: Width];
+      by   = step_kw;
     end else if (move_kh_i) begin
       from = kh_q;
-      by   = steps_i[Width +: Width];
+      by   = step_kh;
     end else if (move_kc_i) begin
       from = kc_q;
-      by   = steps_i[2*Width +: Width];
+      by   = step_kc;
     end else if (move_gx_i) begin
       from = gx_q;
-      by   = steps_i[3*Width +: Width];
+      by   = step_gx;
     end else if (move_gy_i) begin
       from = gy_q;
-      by   = steps_i[4*Width +: Width];
+      by   = step_gy;
     end
     next = start_i ? start_addr_i : from + by;
   end

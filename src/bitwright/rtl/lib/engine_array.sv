@@ -91,11 +91,8 @@ module engine_array #(
       assign base = max_q[Latency-1] ? {1'b1, {(AccWidth - 1) {1'b0}}} : '0;
       assign from = first_q[Latency-1] ? base : acc;
 
-      always_comb begin : p_next
-        next = from;
-        if (kept[p] && max_q[Latency-1]) next = wide > from ? wide : from;
-        else if (kept[p]) next = from + wide;
-      end
+      assign next = !kept[p] ? from
+                  : !max_q[Latency-1] ? from + wide : wide > from ? wide : from;
 
       always_ff @(posedge clk_i) begin : p_acc
         if (valid_q[Latency-1]) acc_q[(o*Pixels+p)*AccWidth +: AccWidth] <= next;

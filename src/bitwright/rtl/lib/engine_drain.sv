@@ -141,11 +141,9 @@ module engine_drain #(
 
   for (genvar p = 0; p < Pixels; p++) begin : gen_gather
     logic [Width-1:0] word_q, next;
-    always_comb begin : p_next
-      next = Width'({raw[p*32 +: 32], word_q} >> 32);
-      if (late_result_i == 2'd0) next = {code[p*8 +: 8], word_q[Width-1:8]};
-      if (late_result_i == 2'd1) next = {2{code[p*8 +: 4], word_q[Width-1:Width/2+4]}};
-    end
+    assign next = late_result_i == 2'd0 ? {code[p*8 +: 8], word_q[Width-1:8]}
+                : late_result_i == 2'd1 ? {2{code[p*8 +: 4], word_q[Width-1:Width/2+4]}}
+                : Width'({raw[p*32 +: 32], word_q} >> 32);
     always_ff @(posedge clk_i) begin : p_word
       if (take) word_q <= next;
     end

@@ -43,6 +43,7 @@ module engine_fetch #(
   logic                 over_q, request, beat_valid, beat_ready, taken, room;
   logic [FreeWidth-1:0] free_q;
   logic [AddrWidth-1:0] next_q;
+  logic [Width-1:0]     beat;
   assign request  = run_i & ~over_q & (~ar_valid_o | ar_ready_i) & (free_q >= FreeWidth'(Burst));
   assign taken    = beat_valid & beat_ready;
   assign halted_o = run_i & over_q & ~ar_valid_o & (free_q == FreeWidth'(Places));
@@ -68,7 +69,6 @@ module engine_fetch #(
   );
 
   // Instructions.
-  logic [Width-1:0]      beat;
   logic [CountWidth-1:0] count_q;
   logic                  full_q, deal, is_halt, is_bad;
   logic [3:0]            opcode;

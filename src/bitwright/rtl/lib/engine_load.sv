@@ -124,9 +124,8 @@ module engine_load #(
   assign diagonal_o = mode[1:0];
   assign idle_o     = ~asking_q & ~next_valid_q & ~fill_q;
 
-  always_comb begin : p_write
-    write_o = '0;
-    write_o[buffer[1:0]] = taken;
+  for (genvar b = 0; b < 4; b++) begin : gen_write
+    assign write_o[b] = taken && buffer[1:0] == 2'(b);
   end
 
   always_ff @(posedge clk_i) begin : p_fill

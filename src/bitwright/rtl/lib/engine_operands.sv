@@ -55,26 +55,27 @@ module engine_operands #(
     assign px = BankWidth'(p) & ~({BankWidth{1'b1}} << patch_i);
     assign py = BankWidth'(p) >> patch_i;
 
-    always_comb begin : p_place  // products of a few bits: sums, which need no multiplier
-      addr[p*AddrWidth +: AddrWidth] = addr_i;
-      x = x_i;
-      y = y_i;
-      for (int k = 0; k < BankWidth; k++) begin
-        addr[p*AddrWidth +: AddrWidth] = addr[p*AddrWidth +: AddrWidth]
-          + ((pixel_step_i << k) & {AddrWidth{px[k]}}) + ((row_step_i << k) & {AddrWidth{py[k]}});
-        x = x + ((stride_x_i << k) & {CoordWidth{px[k]}});
-        y = y + ((stride_y_i << k) & {CoordWidth{py[k]}});
-      end
-    end
+    engine_offset #(.Bits(BankWidth), .Number(p), .Width(AddrWidth)) i_address (
+      .patch_i, .base_i(addr_i), .pixel_step_i, .row_step_i,
+      .place_o(addr[p*AddrWidth +: AddrWidth])
+    );
+    engine_offset #(.Bits(BankWidth), .Number(p), .Width(CoordWidth)) i_x (
+      .patch_i, .base_i(x_i), .pixel_step_i(stride_x_i), .row_step_i({CoordWidth{1'b0}}),
+      .place_o(x)
+    );
+    engine_offset #(.Bits(BankWidth), .Number(p), .Width(CoordWidth)) i_y (
+      .patch_i, .base_i(y_i), .pixel_step_i({CoordWidth{1'b0}}),
+      .row_step_i(stride_y_i), .place_o(y)
+    );
     // As unsigned numbers negative coordinates are large.
     assign in_image[p] = x < width_i && y < height_i && 8'(px) < columns_i && 8'(py) < lines_i;
 
-    always_comb begin : p_now  // with 2^k passes the k upper bits of p are the pass
-      now[p] = 1'b0;
-      for (int k = 0; k <= BankWidth; k++) begin
-        if (passes_i == 8'((1 << k) - 1)) now[p] = pass_i == 8'(p >> (BankWidth - k));
-      end
+    // With 2^k passes the k upper bits of p are the pass.
+    logic [BankWidth:0] of_pass;
+    for (genvar k = 0; k <= BankWidth; k++) begin : gen_passes
+      assign of_pass[k] = passes_i == 8'((1 << k) - 1) && pass_i == 8'(p >> (BankWidth - k));
     end
+    assign now[p] = of_pass != '0;
   end
 
   always_ff @(posedge clk_i) begin : p_pixel

@@ -40,10 +40,13 @@ module engine_places #(
   logic [AddrWidth-1:0] place_gy_q, place_o_q, place_next;
   assign stay = halves_i & ~output_o[0];
 
+  logic [AddrWidth-1:0] step_o, step_gy, step_gx;
+  assign {step_o, step_gy, step_gx} = place_steps_i;
+
   always_comb begin : p_next
-    place_next = place_o + place_steps_i[0 +: AddrWidth];
-    if (move_o_i) place_next = place_o_q + (stay ? '0 : place_steps_i[2*AddrWidth +: AddrWidth]);
-    else if (move_gy_i) place_next = place_gy_q + place_steps_i[AddrWidth +: AddrWidth];
+    place_next = place_o + step_gx;
+    if (move_o_i) place_next = place_o_q + (stay ? '0 : step_o);
+    else if (move_gy_i) place_next = place_gy_q + step_gy;
   end
 
   always_ff @(posedge clk_i) begin : p_place

@@ -45,12 +45,11 @@ module engine_requant #(
   assign half   = {sum_q, 1'b0};
   assign fallen = coarse_q[6:0] & ~(7'h7f << shift_i[2:0]);
 
-  always_comb begin : p_coarse
-    coarse_sticky = 1'b0;
-    for (int k = 0; k < 6; k++) begin
-      if (int'(shift_i[5:3]) > k) coarse_sticky = coarse_sticky | (|half[8*k +: 8]);
-    end
+  logic [5:0] chunks;  // which eights fall off and hold a 1
+  for (genvar k = 0; k < 6; k++) begin : gen_chunk
+    assign chunks[k] = shift_i[5:3] > 3'(k) && half[8*k +: 8] != '0;
   end
+  assign coarse_sticky = chunks != '0;
 
   always_ff @(posedge clk_i) begin : p_shift
     coarse_q        <= half >>> {shift_i[5:3], 3'b000};
@@ -62,15 +61,11 @@ module engine_requant #(
   logic                    up;
   logic signed [Width-1:0] rounded_q;
 
-  always_comb begin : p_up
-    case (rounding_i)
-      3'd0: up = fine_q[0] & (fine_sticky_q | fine_q[1]);
-      3'd1: up = fine_q[0] & (fine_sticky_q | ~fine_q[Half-1]);
-      3'd2: up = fine_q[0];
-      3'd4: up = fine_q[0] | fine_sticky_q;
-      default: up = 1'b0;
-    endcase
-  end
+  logic tie_up;  // of what lies half way between two numbers
+  assign tie_up = rounding_i == 3'd0 ? fine_q[1]
+                : rounding_i == 3'd1 ? ~fine_q[Half-1] : rounding_i == 3'd2;
+  assign up     = rounding_i == 3'd4 ? fine_q[0] | fine_sticky_q
+                : rounding_i != 3'd3 && fine_q[0] && (fine_sticky_q || tie_up);
 
   always_ff @(posedge clk_i) begin : p_round
     rounded_q <= $signed(fine_q[Half-1:1]) + Width'({1'b0, up});

@@ -158,7 +158,8 @@ module engine_store #(
     asked_q = 1'b0;
   end
 
-  always_ff @(posedge clk_i) begin : p_epoch
+  // Not always_ff: that would have to be the only process of what `initial` sets.
+  always @(posedge clk_i) begin : p_epoch
     asked_q <= (asked_q | taken) & rst_ni;
     if (!rst_ni) epoch_q <= epoch_q + 2'(asked_q);
   end

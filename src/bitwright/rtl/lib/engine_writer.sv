@@ -51,13 +51,10 @@ module engine_writer #(
     assign py = BankWidth'(p) >> patch_i;
     assign kept[p] = 8'(px) < columns_i && 8'(py) < rows_i;
 
-    always_comb begin : p_place
-      addr[p*AddrWidth +: AddrWidth] = place;
-      for (int k = 0; k < BankWidth; k++) begin
-        addr[p*AddrWidth +: AddrWidth] = addr[p*AddrWidth +: AddrWidth]
-          + ((pixel_step_i << k) & {AddrWidth{px[k]}}) + ((row_step_i << k) & {AddrWidth{py[k]}});
-      end
-    end
+    engine_offset #(.Bits(BankWidth), .Number(p), .Width(AddrWidth)) i_address (
+      .patch_i, .base_i(place), .pixel_step_i, .row_step_i,
+      .place_o(addr[p*AddrWidth +: AddrWidth])
+    );
   end
 
   always_ff @(posedge clk_i) begin : p_pixel

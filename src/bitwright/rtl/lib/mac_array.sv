@@ -8,15 +8,16 @@
 // An operand is an integer, one bit (Bipolar: 1 = +1, 0 = -1), or sign, exponent and mantissa
 // (Exp > 0, see float_split for Low). With IndexWidth > 0 weights are indices of that width into
 // the table of TableFile, whose entries are the weights.
-// Rows below DspRows multiply in DSP blocks, the others in look-up tables. A DSP block makes DspPack
-// products of a row and adds them (`mul_packed`; integers only), or, with DspShare, the products of
-// two rows with one activation (`mul_shared`; integers, Shared, no table, DspPack 1).
-// Table = 1 with a table. Stages: registers from the operands here to the accumulator, of the row that
-// has most; the others wait. Every Step-th adder in front of the accumulator has one. A row in LUTs has K + J + 1 adders
-// in a line, K = $clog2(SIMD), J = $clog2(digits), digits = ceil(WeightWidth/2), 1 for a one-bit
-// factor; bipolar x bipolar K = $clog2(ceil(SIMD/2)): floor((K + J + 1)/Step) registers, at least
-// 1. In DSPs 1 + floor($clog2(ceil(SIMD/DspPack))/Step). With a float M + floor(K/Step), M = 2 with
-// a power of two or a one-bit operand, else 3 + $clog2(ceil(magnitude/2)), 3 in DSPs.
+// Rows below DspRows multiply in DSP blocks, the others in look-up tables. A DSP block makes
+// DspPack products of a row and adds them (`mul_packed`; integers only), or, with DspShare, the
+// products of two rows with one activation (`mul_shared`; integers, Shared, no table, DspPack 1).
+// Table = 1 with a table. Stages: registers from the operands here to the accumulator, of the row
+// that has most; the others wait. Every Step-th adder in front of the accumulator has one. A row in
+// LUTs has K + J + 1 adders in a line, K = $clog2(SIMD), J = $clog2(digits),
+// digits = ceil(WeightWidth/2), 1 for a one-bit factor; bipolar x bipolar
+// K = $clog2(ceil(SIMD/2)): floor((K + J + 1)/Step) registers, at least 1. In DSPs
+// 1 + floor($clog2(ceil(SIMD/DspPack))/Step). With a float M + floor(K/Step), M = 2 with a power of
+// two or a one-bit operand, else 3 + $clog2(ceil(magnitude/2)), 3 in DSPs.
 `default_nettype none
 module mac_array #(
   parameter int PE            = 2,
@@ -70,13 +71,12 @@ module mac_array #(
   if (IndexWidth < 0 || (IndexWidth > 0 && WeightBipolar)) begin : gen_check_table
     $error("mac_array: a table needs a positive IndexWidth, and holds no bipolar weights");
   end
-`endif
-
   if (DspRows < 0 || DspRows > PE || DspPack < 1 || Step < 1 || (DspShare && (DspRows % 2 != 0 ||
       DspPack != 1 || !Shared || IndexWidth > 0 || WeightBipolar || ActBipolar || WeightExp > 0 ||
       ActExp > 0))) begin : gen_check_dsp
     $error("mac_array: DspRows must be 0 to PE, even and of plain integers for DspShare");
   end
+`endif
 
   localparam bit Xnor      = WeightBipolar && ActBipolar;
   localparam bit Float     = WeightExp > 0 || ActExp > 0;
@@ -117,18 +117,12 @@ module mac_array #(
   always_ff @(posedge clk_i) begin : p_flags
     if (!rst_ni) valid_q <= '0;
     else if (en_o) valid_q <= {valid_q[Depth-2:0], step_i};
-    if (en_o) begin
-      first_q <= {first_q[Depth-2:0], first_i};
-      last_q  <= {last_q[Depth-2:0], last_i};
-    end
+    if (en_o) {first_q, last_q} <= {first_q[Depth-2:0], first_i, last_q[Depth-2:0], last_i};
   end
 
   // A register behind the weight memory hides a block RAM's clock-to-output time.
   always_ff @(posedge clk_i) begin : p_operands
-    if (en_o) begin
-      acts_q    <= acts_i;
-      weights_q <= weights_i;
-    end
+    if (en_o) {acts_q, weights_q} <= {acts_i, weights_i};
   end
 
   // Initial accumulator value: bias word read two stages ahead of the accumulator.
@@ -170,7 +164,8 @@ module mac_array #(
       .AccSigned(AccSigned), .ActSigned(ActSigned), .Step(Step), .Delay(Stages - DspStages),
       .InitWidth(InitWidth)
     ) i_pair (
-      .clk_i, .rst_ni, .en_i(en_o), .acts_i(acts_q), .weights_i(weights_q[2*p*LaneWord +: 2*LaneWord]),
+      .clk_i, .rst_ni, .en_i(en_o), .acts_i(acts_q),
+      .weights_i(weights_q[2*p*LaneWord +: 2*LaneWord]),
       .valid_i(valid_q[Depth-1]), .first_i(first_q[Depth-1]), .last_i(last_q[Depth-1]),
       .init_i(init[2*p*InitWidth +: 2*InitWidth]), .acc_o(acc[2*p*AccWidth +: 2*AccWidth])
     );
@@ -198,9 +193,8 @@ module mac_array #(
   end
 
   stream_skid #(.Width(PE * AccWidth)) i_skid (
-    .clk_i, .rst_ni,
-    .in_valid_i(acc_valid_q), .in_ready_o(en_o), .in_data_i(acc),
-    .out_valid_o, .out_ready_i, .out_data_o
+    .clk_i, .rst_ni, .in_valid_i(acc_valid_q), .in_ready_o(en_o), .in_data_i(acc), .out_valid_o,
+    .out_ready_i, .out_data_o
   );
 endmodule
 `default_nettype wire

@@ -113,7 +113,7 @@ module mac_sum #(
   end
 `else
   logic unused;
-  assign unused = last_i ^ rst_ni ^ AccSigned;
+  assign unused = last_i ^ rst_ni ^ AccSigned ^ (^init_i);
 `endif
 
   logic unused_wide;

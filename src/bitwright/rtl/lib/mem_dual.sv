@@ -43,7 +43,8 @@ module mem_dual #(
 
   initial settled_q = 1'b0;
 
-  always_ff @(posedge clk_i) begin : p_settled
+  // Not always_ff: that would have to be the only process of what `initial` sets.
+  always @(posedge clk_i) begin : p_settled
     settled_q <= 1'b1;
   end
   no_collision: assert property (@(posedge clk_i)

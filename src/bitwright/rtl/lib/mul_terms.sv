@@ -84,6 +84,6 @@ module mul_terms #(
   end
 
   logic unused_wide;
-  assign unused_wide = ^act_wide;
+  assign unused_wide = ^{act_wide, act_ext};
 endmodule
 `default_nettype wire
