@@ -140,7 +140,7 @@ def _processor_time() -> float:
 
 
 def _sources(proof: Proof, change: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """File name -> text, the harness last."""
+    """File name -> text: of the modules, and of the harness with those that it needs."""
     modules = needed_modules({proof.module}) + needed_modules(_others(proof))
     texts = {f"{name}.sv": (LIBRARY / f"{name}.sv").read_text() for name in sorted(set(modules))}
     for module, (old, new) in change.items():
@@ -148,10 +148,14 @@ def _sources(proof: Proof, change: Mapping[str, tuple[str, str]]) -> dict[str, s
         if text.count(old) != 1:
             raise ToolError(f"{old!r} stands {text.count(old)} times in {module}")
         texts[f"{module}.sv"] = text.replace(old, new)
-    for path in sorted(RTL.glob("fv_*.sv")):
-        texts[path.name] = path.read_text()
-    harness = f"prove_{proof.harness}.sv"
-    return texts | {harness: (RTL / harness).read_text()}
+    own: dict[str, str] = {}
+    waiting = [f"prove_{proof.harness}"]
+    while waiting:
+        name = waiting.pop()
+        if f"{name}.sv" not in own:
+            own[f"{name}.sv"] = text = (RTL / f"{name}.sv").read_text()
+            waiting += re.findall(r"^ *(fv_\w+) ", text, re.MULTILINE)
+    return texts | dict(sorted(own.items()))
 
 
 def _others(proof: Proof) -> set[str]:

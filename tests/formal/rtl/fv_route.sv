@@ -2,7 +2,7 @@
 // Blocks that copy beats: of every frame of InBeats beats they make one of OutBeats, and output beat
 // out_pos_o is the frame's input beat source_i if copies_i, else made_i. One input beat of one frame,
 // whose place is unknown and constant, is followed. Asserts value, order, no loss, no invention (no
-// copy of a beat that has not been taken), and that at most one frame begins ahead of the other side.
+// copy of a beat that has not been taken), and that inputs are at most two frames ahead, and outputs (borders) one.
 `default_nettype none
 module fv_route #(
   parameter int Width    = 1,
@@ -26,7 +26,7 @@ module fv_route #(
   (* anyconst *) logic [InPos-1:0] place;
   logic [InPos-1:0]  in_q;
   logic [OutPos-1:0] out_q;
-  logic [1:0]        in_frame_q, out_frame_q, frame_q, lead;
+  logic [2:0]        in_frame_q, out_frame_q, frame_q, lead;
   logic              follows_q, out_last;
   logic [Width-1:0]  data_q;
 
@@ -64,9 +64,9 @@ module fv_route #(
   end
 
   always_comb if (rst_ni) begin
-    near: assert (lead != 2'd2);
+    near: assert (lead <= 3'd2 || lead == 3'd7);
     if (out_fire_i && copies_i) begin
-      no_invention: assert (lead == 2'd1 || (lead == 2'd0 && source_i < in_q));
+      no_invention: assert (lead == 3'd1 || lead == 3'd2 || (lead == 3'd0 && source_i < in_q));
       if (follows_q && out_frame_q == frame_q && source_i == place) begin
         value: assert (out_data_i == data_q);
       end
