@@ -185,7 +185,7 @@ def test_the_function_stays_and_nothing_grows(module: dict[str, Any]) -> None:
 
 
 def test_a_chain_that_grows_takes_no_other_cells_name() -> None:
-    """Two bits with a carry in and out become two cells; their neighbour has a number for a name."""
+    """Two bits with a carry in and out become two cells; the next one has a number for a name."""
     net = Netlist(6)
     first, second, (low, high) = net.inputs[:2], net.inputs[2:4], net.inputs[4:]
     total = net.adder([*first], [*second], low, minus=False, carry=True)
