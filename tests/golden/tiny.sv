@@ -122,7 +122,7 @@ module tiny (
     .AccSigned(1),
     .HasBias(0),
     .BiasWidth(1),
-    .UseDsp(0),
+    .DspRows(0),
     .RomStyle(2),
     .WeightFile("mem/conv_weight.mem")
   ) i_conv (
@@ -210,7 +210,7 @@ module tiny (
     .AccSigned(1),
     .HasBias(1),
     .BiasWidth(6),
-    .UseDsp(0),
+    .DspRows(0),
     .RomStyle(2),
     .WeightFile("mem/scores_weight.mem"),
     .BiasFile("mem/scores_bias.mem")
