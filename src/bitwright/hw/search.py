@@ -90,7 +90,8 @@ class _Fitting:
         """
         fifos: dict[Timings, Resources] = {}
         tried: dict[Timings, None] = {}
-        for _ in range(_MOST_OPTIONS // sum(map(len, self.problem.options.values()))):
+        legal = sum(o.cost.fits(self.limit) for each in self.problem.options.values() for o in each)
+        for _ in range(_MOST_OPTIONS // max(1, legal)):
             chosen = self.problem.cheapest(self.limit, cycles, {**tried, **fifos})
             if chosen is None and fifos:
                 fifos.clear()
