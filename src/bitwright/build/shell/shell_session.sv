@@ -74,9 +74,15 @@ module shell_session #(
     end
   end
 
-  // A register of its own, for it goes everywhere: low in just the clocks in which hold_q is not 0.
-  always_ff @(posedge clk_i) begin : p_core_reset
-    core_rst_no <= rst_ni && !fresh && hold_q[5:1] == '0;
+  // A register of its own, for it goes everywhere: low in just the clocks in which hold_q is not 0,
+  // and from the start. Not always_ff: that would have to be the only process of what `initial` sets.
+  logic core_rst_nq;
+
+  initial core_rst_nq = 1'b0;
+  assign core_rst_no = core_rst_nq;
+
+  always @(posedge clk_i) begin : p_core_reset
+    core_rst_nq <= rst_ni && !fresh && hold_q[5:1] == '0;
   end
 
   always_ff @(posedge clk_i) begin : p_session
