@@ -41,6 +41,8 @@ def _narrowed(case: Case) -> Case:
     pe, simd = int(old["PE"]), int(old.get("SIMD", 1))
     sizes = {"PE": pe, "MH": pe, "Channels": pe, "SIMD": simd, "MW": simd}
     parameters = {k: int(v) // sizes[k] if k in sizes else v for k, v in old.items()}
+    if "DspRows" in old:
+        parameters["DspRows"] = min(1, int(old["DspRows"]))
     weight = "IndexWidth" if "IndexWidth" in old else "WeightWidth"
     memories = dict(case.memories)
     for key, width in (WIDTHS | {"WeightFile": weight}).items():
