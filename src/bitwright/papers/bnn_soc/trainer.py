@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The document's sample-wise trainer (spec 2.8 to 2.15), in C; `reference.py` is the same in numpy."""
+"""The document's sample-wise trainer (spec 2.8 to 2.15) in C; `reference.py` has it in numpy."""
 
 from __future__ import annotations
 
