@@ -17,7 +17,9 @@ from bitwright.papers.bnn_soc.packing import pack32, words_of
 
 _LANES = 16
 #: Frames of a register block.
-_PACKED_BLOCK, _FLOAT_BLOCK = 8, 8
+_PACKED_BLOCK, _FLOAT_BLOCK = 4, 8
+#: Words that full adders take at a time.
+_GROUP = 8
 _FILES = {"as_printed": ("float", "-DACCUMULATOR=int")}
 
 
@@ -61,11 +63,12 @@ class DeviceMatrix:
         self.rows, self.inputs = weight.shape
         self._padded = -(-self.rows // _LANES) * _LANES
         matrix = pack32(weight) if binary else np.asarray(weight, dtype=np.float32)
-        matrix = np.pad(matrix, ((0, self._padded - self.rows), (0, 0)))
+        short = -matrix.shape[1] % _GROUP if binary else 0
+        matrix = np.pad(matrix, ((0, self._padded - self.rows), (0, short)))
         blocks = matrix.reshape(-1, _LANES, matrix.shape[1]).transpose(0, 2, 1)
         self._weight = device.upload(blocks)
-        words = words_of(self.inputs)
-        options = f"-DWORDS={words} -DINPUTS={self.inputs} -DBLOCK={_PACKED_BLOCK}"
+        self._words = matrix.shape[1]
+        options = f"-DWORDS={self._words} -DINPUTS={self.inputs} -DBLOCK={_PACKED_BLOCK}"
         name = "product" if binary else "multiply"
         self._kernel = device.kernel(
             "frames", name, options if binary else f"-DLENGTH={self.inputs}"
@@ -82,7 +85,8 @@ class DeviceMatrix:
         block = _PACKED_BLOCK if self.binary else _FLOAT_BLOCK
         frames = pack32(x) if self.binary else np.asarray(x, dtype=np.float32)
         groups = -(-len(x) // block)
-        frames = np.pad(frames, ((0, groups * block - len(x)), (0, 0)))
+        short = self._words - frames.shape[1]
+        frames = np.pad(frames, ((0, groups * block - len(x)), (0, short)))
         kind = np.int32 if self.binary else np.float32
         out = self.device.empty(groups * block * self._padded * 4)
         size = (self._padded // _LANES, groups)
@@ -136,7 +140,7 @@ class DeviceNetwork:
 
 
 def transposed_product(device: Device, weight: NDArray[Any], delta: Floats) -> NDArray[np.float32]:
-    """Errors of the units in front of a layer through its binary weights (the trainer's ``pull``)."""
+    """Errors of the units in front of a layer, through its binary weights (``pull`` in C)."""
     rows, inputs = weight.shape
     bits = pack32(weight)
     out = device.empty(inputs * 4)

@@ -6,22 +6,64 @@
 #endif
 #define LANES 16
 
-/* Packed: WORDS words a row, INPUTS of their bits count. Global: blocks of rows, blocks of frames. */
+/* Packed: WORDS words a row, a multiple of GROUP (the last ones 0 on both sides), INPUTS of their bits count. Bits
+ * are counted by full adders: of eight words that differ, one is left to be counted in full. The vector popcount of
+ * a device without one is sixteen scalar ones. Global: blocks of rows, blocks of frames. */
 #ifdef WORDS
+#define GROUP 8
+#define ADD(high, low, a, b, c) \
+  do { \
+    const uint16 a_ = (a), b_ = (b), c_ = (c), odd = a_ ^ b_; \
+    high = (a_ & b_) | (odd & c_); \
+    low = odd ^ c_; \
+  } while (0)
+
+/* Bits set in each byte. */
+inline uint16 count_bytes(uint16 v) {
+  v = v - ((v >> 1) & 0x55555555u);
+  v = (v & 0x33333333u) + ((v >> 2) & 0x33333333u);
+  return (v + (v >> 4)) & 0x0f0f0f0fu;
+}
+
+inline uint16 sum_bytes(uint16 v) {
+  v = (v & 0x00ff00ffu) + ((v >> 8) & 0x00ff00ffu);
+  return (v & 0xffffu) + (v >> 16);
+}
+
 __kernel void product(__global const uint *restrict weight, __global const uint *restrict frame,
                       __global int *restrict sum, const int rows) {
   const int block = get_global_id(0), first = get_global_id(1) * BLOCK;
   __global const uint *w = weight + (size_t)block * WORDS * LANES;
   __global const uint *x = frame + (size_t)first * WORDS;
-  uint16 unequal[BLOCK];
-  for (int f = 0; f < BLOCK; f++) unequal[f] = (uint16)(0);
-  for (int k = 0; k < WORDS; k++) {
-    const uint16 word = vload16(k, w);
+  uint16 ones[BLOCK], twos[BLOCK], fours[BLOCK], bytes[BLOCK], total[BLOCK];
 #pragma unroll
-    for (int f = 0; f < BLOCK; f++) unequal[f] += popcount(word ^ (uint16)(x[f * WORDS + k]));
+  for (int f = 0; f < BLOCK; f++) ones[f] = twos[f] = fours[f] = bytes[f] = total[f] = (uint16)(0);
+  for (int k = 0; k < WORDS; k += GROUP) {
+#pragma unroll
+    for (int f = 0; f < BLOCK; f++) {
+      __global const uint *at = x + f * WORDS + k;
+      uint16 two0, two1, four0, four1, eight;
+#define UNEQUAL(i) (vload16(k + i, w) ^ (uint16)(at[i]))
+      ADD(two0, ones[f], ones[f], UNEQUAL(0), UNEQUAL(1));
+      ADD(two1, ones[f], ones[f], UNEQUAL(2), UNEQUAL(3));
+      ADD(four0, twos[f], twos[f], two0, two1);
+      ADD(two0, ones[f], ones[f], UNEQUAL(4), UNEQUAL(5));
+      ADD(two1, ones[f], ones[f], UNEQUAL(6), UNEQUAL(7));
+      ADD(four1, twos[f], twos[f], two0, two1);
+      ADD(eight, fours[f], fours[f], four0, four1);
+      bytes[f] += count_bytes(eight);
+      if (WORDS > 31 * GROUP && k / GROUP % 31 == 30) { /* a byte holds 31 times 8 */
+        total[f] += sum_bytes(bytes[f]);
+        bytes[f] = (uint16)(0);
+      }
+    }
   }
-  for (int f = 0; f < BLOCK; f++)
-    vstore16((int16)(INPUTS) - 2 * as_int16(unequal[f]), 0, sum + (size_t)(first + f) * rows + block * LANES);
+#pragma unroll
+  for (int f = 0; f < BLOCK; f++) {
+    total[f] = 8 * (total[f] + sum_bytes(bytes[f])) + 4 * sum_bytes(count_bytes(fours[f])) +
+               2 * sum_bytes(count_bytes(twos[f])) + sum_bytes(count_bytes(ones[f]));
+    vstore16((int16)(INPUTS) - 2 * as_int16(total[f]), 0, sum + (size_t)(first + f) * rows + block * LANES);
+  }
 }
 #endif
 
