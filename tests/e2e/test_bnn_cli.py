@@ -93,7 +93,7 @@ def test_ablation(folder: Path, tmp_path: Path, call: Callable[..., str]) -> Non
     out = tmp_path / "out"
     call(
         "bnn", "ablate", "--out", out, "--data", folder, "--set", FEW, "--cycles", 60, "--looks",
-        2, "--only", "all tricks", "--only", "- decay",
+        2, "--only", "as preset", "--only", "- decay",
     )  # fmt: skip
     assert (out / "curves.csv").read_text().count("- decay") == 2
     assert "<svg" in (out / "curves0.svg").read_text()
