@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bitwright.base.errors import DataError
+from bitwright.papers.bnn_soc.course import Look
 from bitwright.papers.bnn_soc.graph import make_design
+from bitwright.papers.bnn_soc.kpi import hardware_kpi
 from bitwright.papers.bnn_soc.model import Model
 from bitwright.papers.bnn_soc.reference import ReferenceTrainer
+from bitwright.papers.bnn_soc.run_folder import Trained
 from bitwright.papers.bnn_soc.settings import Settings, order, rates
 from bitwright.pipeline.designs.steps import simulate_design
 
@@ -24,4 +29,11 @@ def test_rtl_gives_the_sums_of_the_trained_network(tmp_path: Path) -> None:
     steps = order(settings, 24, len(images)), rates(settings, 24, len(images))
     trainer.train(images, random.integers(0, 5, len(images)), *steps)
     model = Model(settings, tuple(trainer.weights), tuple(trainer.biases))
-    simulate_design(make_design(model, tmp_path / "design", images, 6))
+    design = tmp_path / "design"
+    simulate_design(make_design(model, design, images, 6))
+    trained = Trained("run", model, (Look(24, 0.5, 0.5, 1.0),), 1)
+    row = hardware_kpi(trained, design, 0.5)
+    assert 0 < row.kernel_ms < 1 and 0 < (row.logic or 0) < 1
+    other = replace(model, weights=tuple(-w - 1e-3 for w in model.weights))
+    with pytest.raises(DataError, match="is not a design of run"):
+        hardware_kpi(replace(trained, model=other), design, 0.5)

@@ -311,20 +311,27 @@ def kpi_verb(
     device: Annotated[
         str, typer.Option("--device", help="Part of an OpenCL device's name; none: without.")
     ] = "",
+    design: Annotated[
+        list[Path] | None,
+        typer.Option("--design", help="A simulated design of the only RUN; may be given again."),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for tables and charts.")] = None,
     json: Json = False,
 ) -> None:
-    """The document's six KPIs of trained networks: CPU, OpenCL, and the board by its model."""
+    """The document's six KPIs of trained networks: CPU, OpenCL, RTL, the board by its model."""
+    from bitwright.base.errors import RecipeError
     from bitwright.base.files import atomic_write
     from bitwright.papers.bnn_soc.course import load_samples
     from bitwright.papers.bnn_soc.kpi import kpi_charts, kpi_table, kpis_of
     from bitwright.papers.bnn_soc.run_folder import load_run
 
     output = Output(json)
+    if design and len(runs) > 1:
+        raise RecipeError("belongs to one RUN", where="--design", hint="name that run alone")
     trained = [load_run(run) for run in runs]
     samples = load_samples(data)
     wanted = None if device == "none" else device
-    found = [kpi for one in trained for kpi in kpis_of(one, samples, wanted)]
+    found = [kpi for one in trained for kpi in kpis_of(one, samples, wanted, design or ())]
     table = kpi_table(found)
     if out is not None:
         atomic_write(out / "kpi.md", table.to_markdown())
