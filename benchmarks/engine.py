@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programmed engine on networks of the zoo: utilisation by the model, emulator against graph.
 
-    python benchmarks/engine.py [resnet20 densenet21 ...] [--engine e256] [--emulate] [--law N]
+    python benchmarks/engine.py [resnet20 densenet21 ...] [--engine e256] [--emulate] [--rtl]
+        [--law N]
 
 Networks are quantized after calibration on random images (weights are not trained, which changes
 neither program nor cycles). ``--emulate`` also runs one image through the emulated program and
-compares every output with `Graph.run`. ``--law N`` draws N random networks for the emulator's law
-instead. Writes docs/results/engine.json and engine.md; rows that were not named are kept.
+compares every output with `Graph.run`; ``--rtl`` runs it on the engine's RTL in Verilator (minutes)
+and compares the outputs, and begin and end of every instruction with the timing model. ``--law N``
+draws N random networks for the emulator's law instead. Writes docs/results/engine.json and
+engine.md; rows that were not named are kept.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import argparse
 import json
 import platform
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -27,14 +31,19 @@ from bitwright.engine import ENGINES, EngineConfig
 from bitwright.engine.checker import check_program
 from bitwright.engine.compiler import compile_graph
 from bitwright.engine.estimate import by_layer, timeline, utilisation
+from bitwright.engine.image import EngineImage
 from bitwright.engine.timing import simulate
 from bitwright.ir import Graph, random_feeds
-from bitwright.sim.memory import MemoryModel
+from bitwright.rtl.emit_engine import emit_engine, fitting_dsps
+from bitwright.sim import MemoryModel, ProgramJob, Simulator, StallPattern, run_program
+from bitwright.sim.engines import check_cycles
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
 #: 3.6 of 8 bytes a cycle, about what 16 bits of SDRAM at twice the clock give.
 MEMORY = MemoryModel(latency=20, beats_per_cycle=0.45)
+#: Multipliers of an ECP5-85.
+DSPS = 156
 _FIRST = {"form": "convolution_first"}
 # Network -> (model of the zoo, shape of the image, classes, utilisation to reach on E256).
 NETWORKS: dict[str, tuple[dict[str, Any], tuple[int, int, int], int | None, float | None]] = {
@@ -74,7 +83,7 @@ def quantized(name: str) -> Graph:
     return optimise(replace(frozen.graph, name=name))
 
 
-def measure(name: str, config: EngineConfig, emulated: bool) -> dict[str, Any]:
+def measure(name: str, config: EngineConfig, emulated: bool, rtl: bool) -> dict[str, Any]:
     graph = quantized(name)
     start = time.perf_counter()
     image = compile_graph(graph, config)
@@ -100,7 +109,37 @@ def measure(name: str, config: EngineConfig, emulated: bool) -> dict[str, Any]:
         expected, got = graph.run(feeds), image.run(feeds)
         row["compared"] = sum(levels.size for levels in expected.values())
         row["differences"] = sum(int((expected[e] != got[e]).sum()) for e in expected)
+    if rtl:
+        row["rtl"] = on_rtl(graph, image)
     return row
+
+
+def on_rtl(graph: Graph, image: EngineImage) -> dict[str, int]:
+    """One image through the simulated engine: cycles, values compared and how many differ.
+
+    Raises:
+        MismatchError: an instruction begins or ends in another cycle than predicted.
+    """
+    config = image.config
+    with tempfile.TemporaryDirectory() as folder:
+        emit_engine(config, Path(folder) / "rtl", dsps=fitting_dsps(config, DSPS))
+        simulator = Simulator.build(Path(folder) / "rtl", cycles=10**9)
+        feeds = random_feeds(graph, 1, np.random.default_rng(0))
+        frame, stalls = (
+            {e: levels[0] for e, levels in feeds.items()},
+            StallPattern("", memory=MEMORY),
+        )
+        size = image.words * config.word_bytes
+        job = ProgramJob(image.data.tobytes(), size=size, writes=[image.writes(frame)])
+        (run,) = run_program(simulator, job, stalls)
+    expected, got = graph.run(feeds), image.read(run.memory)
+    timing = simulate(image.program, config, MEMORY, size, seed=stalls.seed)
+    return {
+        "cycles": run.cycles,
+        "instructions": check_cycles(image.program, run, timing, 0),
+        "compared": sum(levels.size for levels in expected.values()),
+        "differences": sum(int((levels[0] != got[e]).sum()) for e, levels in expected.items()),
+    }
 
 
 def law(count: int) -> dict[str, int]:
@@ -108,6 +147,13 @@ def law(count: int) -> dict[str, int]:
     from tests.pure.test_engine_law import law as hold
 
     return dict(hold(count))
+
+
+def _simulated(row: dict[str, Any]) -> str:
+    if "rtl" not in row:
+        return ""
+    found = row["rtl"]
+    return f"{found['cycles']:,}; {found['compared']:,}, {found['differences']}"
 
 
 def write_table(rows: dict[str, Any]) -> None:
@@ -120,11 +166,13 @@ def write_table(rows: dict[str, Any]) -> None:
         "model (`engine.estimate`). Batch 1, eight bits, convolution-first DenseNets at 32 x 32, "
         "SkyNet at 160 x 320. Utilisation: multiply-accumulates of convolutions and dense layers "
         "by cycles x products a cycle; loads, additions, pools and fill all count as cycles. "
-        "Compared: values of the emulated program beside `Graph.run` (0: not run).",
+        "Compared: values of the emulated program beside `Graph.run` (0: not run). Simulated: one "
+        "image on the engine's RTL in Verilator, its outputs beside `Graph.run`; begin and end of "
+        "every instruction were compared with the model, too, or there is no row.",
         "",
         "| network | engine | MMAC | cycles | estimate | busy | X waits for | utilisation "
-        "| wanted | instructions | compared, differ |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| wanted | instructions | compared, differ | simulated RTL: cycles; compared, differ |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for key, row in sorted(rows.items()):
         name, engine = key.split("@")
@@ -135,7 +183,7 @@ def write_table(rows: dict[str, Any]) -> None:
             f"| {row['cycles']:,} | {row['busy']:,} "
             f"| {waits} | {100 * row['utilisation']:.1f} % | "
             f"{'' if wanted is None else f'{100 * wanted:.0f} %'} | {row['instructions']:,} | "
-            f"{row['compared']}, {row['differences']} |"
+            f"{row['compared']}, {row['differences']} | {_simulated(row)} |"
         )
     lines += [
         "",
@@ -150,6 +198,7 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", default=[*NETWORKS])
     parser.add_argument("--engine", default="e256", choices=[*ENGINES])
     parser.add_argument("--emulate", action="store_true")
+    parser.add_argument("--rtl", action="store_true")
     parser.add_argument("--law", type=int, default=0)
     wanted = parser.parse_args()
     if wanted.law:
@@ -158,8 +207,12 @@ def main() -> None:
     path = RESULTS / "engine.json"
     rows = json.loads(path.read_text()) if path.is_file() else {}
     for name in wanted.networks:
-        row = measure(name, ENGINES[wanted.engine], wanted.emulate)
-        rows[f"{name}@{wanted.engine}"] = row
+        row = measure(name, ENGINES[wanted.engine], wanted.emulate, wanted.rtl)
+        key = f"{name}@{wanted.engine}"
+        old = rows.get(key, {})
+        if "rtl" in old and old["exact"] == row["exact"]:  # the same program
+            row.setdefault("rtl", old["rtl"])
+        rows[key] = row
         print(name, row, flush=True)
         path.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
         write_table(rows)

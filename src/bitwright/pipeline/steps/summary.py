@@ -132,7 +132,11 @@ def _size_note(found: Results) -> str:
 def _program(made: EngineResult) -> list[SummaryRow]:
     """What there is of a program for the engine."""
     rows = (
-        ("cycles an image, predicted", Figure(made.cycles, "cycles", Source.MODEL), ""),
+        (
+            "cycles an image, predicted",
+            Figure(made.cycles, "cycles", Source.MODEL),
+            "exact" if made.exact else "an estimate: no C++ compiler for the exact model here",
+        ),
         (
             "utilisation",
             Figure(round(made.utilisation, 4), "share", Source.MODEL),
@@ -145,9 +149,13 @@ def _program(made: EngineResult) -> list[SummaryRow]:
 
 
 def _cycles(found: Results) -> list[SummaryRow]:
-    if found.engine is not None:
-        return _program(found.engine)
     mapped, simulated = found.map, found.simulate
+    if found.engine is not None:
+        rows = _program(found.engine)
+        if simulated is not None:
+            interval = Figure(simulated.interval, "cycles", Source.SIMULATION)
+            rows.insert(1, SummaryRow(label="cycles an image, simulated", figure=interval))
+        return rows
     model = None if mapped is None else Figure(mapped.interval, "cycles", Source.MODEL)
     real = None if simulated is None else Figure(simulated.interval, "cycles", Source.SIMULATION)
     latency = None if simulated is None else Figure(simulated.latency, "cycles", Source.SIMULATION)
