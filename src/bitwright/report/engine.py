@@ -16,7 +16,7 @@ _TOP, _LANE, _STEP = 26.0, 26.0, 40.0
 _SIGN = 6.2  # width of a letter
 #: Unit -> what stands beside its lane, from top to bottom.
 UNITS = {"load": "load", "execute": "array", "store": "store"}
-_MOST_WAITS = 12
+_MOST_WAITS, _LEAST_SHARE = 12, 0.001
 
 
 def timeline_drawing(row: EngineRow | None) -> Markup:
@@ -69,7 +69,7 @@ def _names(spans: Sequence[EngineSpanRow], y: float, scale: float) -> list[str]:
     parts = []
     for span in spans:
         signs = int((span.end - span.begin) * scale / _SIGN) - 1
-        if signs >= 5:
+        if signs >= 7:
             middle = _LEFT + (span.begin + span.end) / 2 * scale
             name = text_at(middle, y + _LANE / 2 + 4, shorten(span.layer, signs))
             parts.append(name.replace("<text ", '<text style="fill:var(--bg)" ', 1))
@@ -77,13 +77,21 @@ def _names(spans: Sequence[EngineSpanRow], y: float, scale: float) -> list[str]:
 
 
 def wait_words(row: EngineRow) -> list[tuple[str, int, str]]:
-    """The longest waits: in words, cycles, share of the image's time."""
-    found = []
-    for wait in row.waits[:_MOST_WAITS]:
+    """What the array stands still for, the longest first, in words, with cycles and share of the
+    image's time; what is small or comes after a dozen is one row.
+    """
+    found, rest = [], 0
+    for wait in row.waits:
+        if len(found) == _MOST_WAITS or wait.cycles < _LEAST_SHARE * row.cycles:
+            rest += wait.cycles
+            continue
         what = f"{wait.what} of {wait.of}" if wait.of else wait.what
-        words = f"{wait.layer} waits for {what}"
-        found.append((words, wait.cycles, f"{100 * wait.cycles / row.cycles:.1f} %"))
-    return found
+        found.append((f"{wait.layer} waits for {what}", wait.cycles, _share(wait.cycles, row)))
+    return [*found, ("everything else", rest, _share(rest, row))] if rest else found
+
+
+def _share(cycles: int, row: EngineRow) -> str:
+    return f"{100 * cycles / max(1, row.cycles):.1f} %"
 
 
 def time_bars(row: EngineRow | None) -> Markup:
@@ -92,7 +100,6 @@ def time_bars(row: EngineRow | None) -> Markup:
         return Markup("")
     rows = [(layer.name, float(layer.busy + sum(layer.waits.values()))) for layer in row.layers]
     shown = [
-        (name, cycles, f"{number(cycles)} ({100 * cycles / max(1, row.cycles):.1f} %)")
-        for name, cycles in rows
+        (name, cycles, f"{number(cycles)} ({_share(round(cycles), row)})") for name, cycles in rows
     ]
     return bars("Cycles of the array by layer, waiting included", shown)
