@@ -10,8 +10,9 @@ import numpy as np
 from bitwright.base.errors import ModelError
 from bitwright.engine.compiler.emit import Emitter
 from bitwright.engine.compiler.front import Network, network_of
-from bitwright.engine.compiler.plan import Plan, Wish, plan_network
+from bitwright.engine.compiler.plan import plan_network
 from bitwright.engine.compiler.schedule import program_of
+from bitwright.engine.compiler.segments import Plan, Wish
 from bitwright.engine.compiler.values import Value
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.estimate import Timeline, timeline
