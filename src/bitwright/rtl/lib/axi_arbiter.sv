@@ -126,7 +126,7 @@ module axi_arbiter #(
   assign unused = m_axi_rlast;
 `else
   logic unused;
-  assign unused = m_axi_rlast ^ (^m_axi_rresp);
+  assign unused = m_axi_rlast ^ (^m_axi_rresp) ^ Errors;
 `endif
 endmodule
 `default_nettype wire

@@ -3,8 +3,8 @@
 // 4096) in memory; done_o is high from its end to the next start. cycles_o counts the cycles of the
 // run, code_o is what HALT says. error_o: 0 an opcode that is none, 1 an error of a read, 2 of a
 // write, 3 a start while it ran (which is ignored). Words that came with an error are taken as they
-// are, but for the program: it ends there, as if HALT stood in their place. events_o, for benches: unit L, X, S took an
-// instruction with tokens (bits 0, 2, 4), has completed one (1, 3, 5).
+// are, but for the program: it ends there, as if HALT stood in their place. events_o, for benches:
+// unit L, X, S took an instruction with tokens (bits 0, 2, 4), has completed one (1, 3, 5).
 `default_nettype none
 module engine #(
   parameter int Pixels        = 4,

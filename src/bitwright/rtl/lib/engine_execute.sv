@@ -2,9 +2,9 @@
 // Unit X: takes INPUT and OUTPUT (one cycle each; kept for the EXECs behind them) and EXEC. An EXEC
 // that is taken in cycle t keeps the unit for outputs * groups * max(taps * passes, Drain) + Start
 // cycles, and Drain - 1 more if taps * passes < Drain; it is complete (done_o) Result cycles behind
-// these. ready_i: its tokens are there; go_o: it takes them. Asserted: every EXEC takes just as long,
-// its last result is written by then, and its values do not reach what is still drained of the EXEC
-// before it.
+// these. ready_i: its tokens are there; go_o: it takes them. Asserted: every EXEC takes just as
+// long, its last result is written by then, and its values do not reach what is still drained of
+// the EXEC before it.
 `default_nettype none
 module engine_execute #(
   parameter int Pixels     = 4,

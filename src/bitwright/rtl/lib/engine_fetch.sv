@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fetcher: reads the program from start_i on, from base_i (a multiple of 4 KiB), in bursts of
 // Burst words, as far ahead as its FIFO of Places words has room, and deals instructions to the
-// queues of the units, one in 256 / Width cycles. HALT, an opcode that is none (bad_o), or words with
-// an error end it: halted_o from when everything that was asked has come. It may read up to Places
-// words behind HALT. What was dealt is the program's beginning, which waits for no token that is not
-// given in it.
+// queues of the units, one in 256 / Width cycles. HALT, an opcode that is none (bad_o), or words
+// with an error end it: halted_o from when everything that was asked has come. It may read up to
+// Places words behind HALT. What was dealt is the program's beginning, which waits for no token
+// that is not given in it.
 `default_nettype none
 module engine_fetch #(
   parameter int Width     = 64,

@@ -73,8 +73,9 @@ module engine_finish #(
     .rounding_i(rounding[2:0]), .shift_i(shift[5:0]), .low_i(low), .high_i(high),
     .base_i(base[7:0]), .step_i(step[0]), .lookup_i(lookup[0]), .read_o(parameter_o),
     .row_o(parameter_row_o), .slot_o(parameter_slot_o), .row_data_i(parameters_i), .record_i,
-    .look_o, .table_o, .bytes_o, .bytes_i, .late_result_i(late_result[1:0]), .late_lookup_i(late_lookup[0]), .begin_o,
-    .valid_o(valid), .number_o(number), .info_o(info), .words_o(words)
+    .look_o, .table_o, .bytes_o, .bytes_i, .late_result_i(late_result[1:0]),
+    .late_lookup_i(late_lookup[0]), .begin_o, .valid_o(valid), .number_o(number), .info_o(info),
+    .words_o(words)
   );
 
   logic [7:0]  last_y, last_x;
@@ -101,7 +102,7 @@ module engine_finish #(
   );
 
   logic unused;
-  assign unused = ^{post, rounding, step, lookup, late_lookup, shift, base, late_result, info[0], plane,
-                    row, pixel, parameters};
+  assign unused = ^{post, rounding, step, lookup, late_lookup, shift, base, late_result, info[0],
+                    plane, row, pixel, parameters};
 endmodule
 `default_nettype wire

@@ -2,11 +2,12 @@
 // The loop nest of EXEC, one tap a cycle (with 2^k passes: one in 2^k cycles):
 //   for o, gy, gx: for kc, kh, kw: tap
 // All counts are given less one. A group of pixels takes max(taps * passes, Drain) cycles, an
-// instruction its groups and Gap cycles: start_i in cycle t, first tap in t + 1, ready_o again in
-// t + groups + Gap; where a group has fewer than Drain steps (short_i), the first tap and all behind
-// it come Drain - 1 cycles later. So from the last tap of an instruction to the last tap of the first
-// group of the next one there are Drain + Gap + 1 cycles or more. Addresses and coordinates are those of pixel 0 of the group; they wrap.
-// Inputs must hold from start_i until ready_o. What the outputs mean: engine_places.
+// instruction its groups and Gap cycles: start_i in cycle t, first tap in t + 1, ready_o again in t
+// + groups + Gap; where a group has fewer than Drain steps (short_i), the first tap and all behind
+// it come Drain - 1 cycles later. So from the last tap of an instruction to the last tap of the
+// first group of the next one there are Drain + Gap + 1 cycles or more. Addresses and coordinates
+// are those of pixel 0 of the group; they wrap. Inputs must hold from start_i until ready_o. What
+// the outputs mean: engine_places.
 `default_nettype none
 module engine_walk #(
   parameter int AddrWidth   = 15,
