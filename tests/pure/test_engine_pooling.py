@@ -28,6 +28,7 @@ def network(
     rows = 11
     weight = rng.integers(-128 if seed % 2 else -127, 128, (rows, kernel, kernel, channels))
     attrs: dict[str, Any] = {"weight_format": "int8", "weight_scale": (1.0,)}
+    attrs["dilation"] = (1, 1) if kernel > 1 else tuple(rng.integers(1, 4, 2).tolist())
     params = {"weight": weight, "bias": rng.integers(-900, 900, rows)}
     edge = builder.add("conv", (edge,), attrs=attrs, params=params)
     size = int(rng.integers(2, 4))

@@ -80,7 +80,8 @@ def wait_words(row: EngineRow) -> list[tuple[str, int, str]]:
     """What the array stands still for, the longest first, in words, with cycles and share of the
     image's time; what is small or comes after a dozen is one row.
     """
-    found, rest = [], 0
+    found: list[tuple[str, int, str]] = []
+    rest = 0
     for wait in row.waits:
         if len(found) == _MOST_WAITS or wait.cycles < _LEAST_SHARE * row.cycles:
             rest += wait.cycles

@@ -77,6 +77,7 @@ def pooled(draft: Draft, falls: IntArray, pool: Node, size: tuple[int, int]) -> 
         size=size,
         kernel=kernel,
         stride=pair_of(pool, "stride"),
+        dilation=(1, 1),  # the convolution may have had another one, with its one tap
         padding=pair_of(pool, "padding"),
         reduce=Reduce.MAX,
     )
