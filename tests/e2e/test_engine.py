@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.e2e.tiny import tiny_recipe
+from tests.e2e.tools import Tools
 from tests.engine_programs import SMALL
 
 from bitwright.base.errors import RecipeError, RunError
@@ -36,15 +37,21 @@ def simulators() -> int:
     return sum(1 for _ in (Path(os.environ["BITWRIGHT_CACHE"]) / "simulators").iterdir())
 
 
-def test_a_recipe_for_the_engine(built: Path, tmp_path: Path, small: Path) -> None:
-    """The trained network of another run, compiled, proven on the RTL, and reported anew."""
+def test_a_recipe_for_the_engine(
+    built: Path, tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trained network of another run, compiled, proven on the RTL, implemented (but for the
+    tools) and reported anew.
+    """
+    tools = Tools(monkeypatch, fmax=70.0, bitstream=70.0)
     run = tmp_path / "run"
     shutil.copytree(built, run)
     recipe = tiny_recipe(hardware={"kind": "engine", "engine": str(small)})
     pipeline = Pipeline(recipe, run)
     pipeline.build(until="simulate")
     assert [o.name for o in pipeline.outcomes if not o.was_done] == ["map", "simulate"]
-    summary = pipeline.step("report")
+    summary = pipeline.build()
+    assert tools.calls == 1
     found = load_result(EngineResult, run / "04-map")
     assert found.engine == "2x8x8" and found.images == 4 and found.compared_values > 0
     assert found.host == ("top_k of scores, k = 1",)
@@ -57,7 +64,9 @@ def test_a_recipe_for_the_engine(built: Path, tmp_path: Path, small: Path) -> No
     rows = {row.label: row for row in summary.rows}
     assert rows["accuracy, RTL"].figure.count == 12
     assert rows["cycles an image, predicted"].figure.value == found.cycles
-    assert rows["images a second"].figure.value == pytest.approx(1e8 / found.cycles, abs=1)
+    assert rows["Fmax"].figure.value == 70 and rows["LUT"].figure.value == 1
+    assert rows["images a second"].figure.value == pytest.approx(7e7 / found.cycles, abs=1)
+    assert "70 MHz, reached; 100 were asked for" in rows["images a second"].note
     image = EngineImage.from_bytes((run / "04-map" / "program.bwe").read_bytes())
     assert image.config == SMALL and len(image.program) == found.instructions
     page = (run / "07-report" / "report.html").read_text()
