@@ -32,8 +32,14 @@ def read_modules(netlist: Path) -> dict[str, Any]:
         ToolError: it cannot be read.
     """
     with readable(netlist):
-        modules: dict[str, Any] = parse_json(regular_bytes(netlist, _MOST_BYTES))["modules"]
+        modules: dict[str, Any] = parse_json(regular_bytes(netlist, _MOST_BYTES), _MOST_BYTES)[
+            "modules"
+        ]
         return modules
+
+
+def _table(netlist: Path) -> Any:
+    return parse_json(regular_bytes(netlist, _MOST_BYTES), _MOST_BYTES)
 
 
 def edit_modules(netlist: Path, edit: Callable[[dict[str, Any]], int]) -> int:
@@ -49,7 +55,7 @@ def edit_modules(netlist: Path, edit: Callable[[dict[str, Any]], int]) -> int:
         ToolError: the netlist cannot be read.
     """
     with readable(netlist):
-        table = parse_json(regular_bytes(netlist, _MOST_BYTES))
+        table = _table(netlist)
         done = sum(edit(module) for module in table["modules"].values() if module.get("cells"))
         if done:
             atomic_write(netlist, json.dumps(table))

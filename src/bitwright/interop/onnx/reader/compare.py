@@ -21,7 +21,7 @@ from bitwright.base.errors import MismatchError, ToolError
 from bitwright.base.files import read_bytes
 from bitwright.base.tools.confined import run_confined
 from bitwright.interop.onnx.reader.importer import Imported, needed_nodes
-from bitwright.interop.onnx.reader.model import read_model
+from bitwright.interop.onnx.reader.model import MAX_FILE, read_model
 from bitwright.interop.onnx.reader.values import Array
 
 #: Images at a time.
@@ -127,7 +127,8 @@ def runnable(source: Path | bytes) -> bytes:
                 f"is of the domain {node.domain!r:.80}, which QONNX has not",
                 f"known are {', '.join(filter(None, DOMAINS))}",
             )
-    proto = onnx.ModelProto.FromString(source if isinstance(source, bytes) else read_bytes(source))
+    body = source if isinstance(source, bytes) else read_bytes(source, most=MAX_FILE)
+    proto = onnx.ModelProto.FromString(body)
     graph = proto.graph
     made = {name for node in needed for name in node.outputs if name}
     read = {name for node in needed for name in node.inputs} | {o.name for o in model.outputs}
