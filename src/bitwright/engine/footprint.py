@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bitwright.base.errors import ProgramError
+from bitwright.base.errors import ModelError, ProgramError
 from bitwright.base.memory import LARGE, is_chosen, room_for, shown
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.isa import (
-    MOST_INSTRUCTIONS,
     Bits,
     Exec,
     Halt,
@@ -25,6 +24,8 @@ from bitwright.engine.isa import (
 )
 from bitwright.ir.footprint import MOST_WORK
 
+#: Instructions that a compilation makes: those of YOLOv3-sized networks are some ten thousand.
+MOST_MADE = 1 << 18
 _BYTES = 8  # of an address or a lane while it is computed with
 _EACH = 4 * _BYTES  # four of those: as it is, signed, as reals, transposed
 #: Of the memory outside: each byte, and whether it was ever written.
@@ -86,14 +87,14 @@ def check_running(
 
 
 def check_length(instructions: int, where: str) -> None:
-    """Refuse a program of too many instructions, each of which takes some hundred bytes.
+    """Refuse to make a program of very many instructions: each takes four kilobytes meanwhile.
 
     Raises:
-        ProgramError: it has more than `MOST_INSTRUCTIONS`.
+        ModelError: it has more than `MOST_MADE`, and the user has not said that the file is theirs.
     """
-    if instructions > MOST_INSTRUCTIONS and not is_chosen():
-        raise ProgramError(
-            f"{instructions} instructions; at most {MOST_INSTRUCTIONS} are read and made",
+    if instructions > MOST_MADE and not is_chosen():
+        raise ModelError(
+            f"its program has more than {MOST_MADE} instructions",
             where=where,
             hint=f"use smaller images, or an engine with larger memories; {_OWN}",
         )

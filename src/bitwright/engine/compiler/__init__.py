@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from bitwright.base.errors import ModelError
 from bitwright.engine.compiler.emit import Emitter
 from bitwright.engine.compiler.front import Network, network_of
 from bitwright.engine.compiler.plan import plan_network
@@ -33,7 +34,14 @@ def compile_graph(graph: Graph, config: EngineConfig) -> EngineImage:
     Raises:
         ModelError: a node has no mapping or does not fit; says which, why, and what to do.
     """
-    network = network_of(graph, config)
+    try:
+        network = network_of(graph, config)
+    except RecursionError as error:
+        raise ModelError(
+            "hundreds of operations without an activation follow one another",
+            where=f"engine, {graph.name}",
+            hint="put activations between them, or concatenate all at once",
+        ) from error
     plan = plan_network(network, config)
     emitter = Emitter(network, plan, config)
     steps = emitter.run()
