@@ -207,10 +207,11 @@ def regular_bytes(path: Path, most: int = MOST_TEXT) -> bytes:
         OSError: it is missing, no regular file, cannot be read, or is longer.
     """
     with open_regular(path) as file:
-        content = file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
+        size = os.fstat(file.fileno()).st_size
+        content = b"" if size > most else file.read(size + 1)
         # Files of /proc have no size but a content, and any file may grow meanwhile.
-        content += read_most(file, most - len(content))
-    if len(content) > most:
+        content += b"" if size > most else read_most(file, most - len(content))
+    if max(size, len(content)) > most:
         raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
     return content
 
