@@ -73,9 +73,8 @@ def validated(model: type[M] | TypeAdapter[M], content: str | bytes) -> M:
         raise ValidationError.from_exception_data(
             "JSON", [{"type": wrong, "input": None}]
         ) from None
-    if isinstance(model, TypeAdapter):
-        return model.validate_json(content)
-    return model.model_validate_json(content)
+    adapter: TypeAdapter[M] = model if isinstance(model, TypeAdapter) else TypeAdapter(model)
+    return adapter.validate_json(content)
 
 
 def read_described(

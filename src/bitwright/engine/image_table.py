@@ -25,7 +25,7 @@ class RegionTable(Strict):
     pixels: _Positive
     bits: Literal[8, 32]
     places: list[_Count]
-    signs: list[Annotated[int, Field(ge=0, le=1, strict=True)]]
+    signs: list[Annotated[int, Field(ge=-1, le=1, strict=True)]]
 
     def kind(self, lanes: int, words: int) -> TensorType:
         """The type of its edge.

@@ -70,5 +70,5 @@ def run_confined(
     if done.returncode == NO_MEMORY:
         return f"it asks for more than {memory >> 20} MiB, which no real file of its size does"
     if done.returncode == -getattr(signal, "SIGXCPU", 0):
-        return f"it takes more than {seconds} s, which no real file of its size does"
+        return f"it takes more than {seconds} s to read, which no real file of its size does"
     return lines[-1] if done.returncode > 0 and lines else f"{library} crashes on it"
