@@ -74,7 +74,7 @@ def map_design(design: Design, progress: Progress = no_progress) -> Path:
         if wanted.kind == "engine":
             from bitwright.pipeline.steps.map_engine import map_engine
 
-            map_engine(design.graph, wanted, design.frames(), folder, progress)
+            map_engine(design.graph, wanted, design.frames(), folder, progress, chosen=False)
         else:
             map_network(design.graph, wanted, design.frames(), folder, progress)
         for later in (SIMULATE, IMPLEMENT, REPORT):  # they were of another design
