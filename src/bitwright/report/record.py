@@ -137,6 +137,7 @@ class Report(Record):
         distribution: values of that metric over the images of the integer graph: middle of each
             bar, and how many images it has; empty where all are right or wrong.
         legend: what is drawn on the sample images.
+        inputs: what the inputs are called, in the plural.
     """
 
     name: str
@@ -149,6 +150,7 @@ class Report(Record):
     metric: str = "accuracy"
     distribution: tuple[tuple[str, int], ...] = ()
     legend: str = ""
+    inputs: str = "images"
     proof: tuple[str, ...] = ()
     curves: tuple[Curve, ...] = ()
     precision: tuple[PrecisionRow, ...] = ()
