@@ -235,7 +235,7 @@ def test_the_same_problem_gives_the_same_folding() -> None:
 
 
 def test_unreachable_rate_names_the_block_and_the_rate_that_can_be_reached() -> None:
-    with pytest.raises(TargetError, match="needs 576, however much hardware") as caught:
+    with pytest.raises(TargetError, match="needs 576 with as many lanes") as caught:
         search_folding(digits_like(), RateGoal(1e6, CLOCK), family="ecp5")
     assert caught.value.where == "conv_window"
     assert "173611 frames a second" in str(caught.value.hint)

@@ -146,6 +146,7 @@ class Report(Record):
             bar, and how many images it has; empty where all are right or wrong.
         legend: what is drawn on the sample images.
         engine: of kind ``engine``: where its cycles go; None for a circuit of the network's own.
+        inputs: what the inputs are called, in the plural.
     """
 
     name: str
@@ -158,6 +159,7 @@ class Report(Record):
     metric: str = "accuracy"
     distribution: tuple[tuple[str, int], ...] = ()
     legend: str = ""
+    inputs: str = "images"
     proof: tuple[str, ...] = ()
     curves: tuple[Curve, ...] = ()
     precision: tuple[PrecisionRow, ...] = ()
