@@ -7,24 +7,19 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from tests.e2e.tiny import tiny_recipe
+from tests.e2e.tools import Tools
 from torch import nn
 
 import bitwright
 from bitwright.base.errors import RecipeError
-from bitwright.base.figures import Figure, Resources, Source
-from bitwright.base.files import atomic_write
 from bitwright.build.implement import (
     RESULT,
-    ImplementOptions,
-    ImplementResult,
     read_result,
 )
-from bitwright.build.target import Target
 from bitwright.hw.options import Problem
 from bitwright.hw.template import template
 from bitwright.ir import INTEGER, load_graph
@@ -40,30 +35,6 @@ from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import MapResult
 
 RATE = 50_000.0
-
-
-class Tools:
-    """Place and route that reach one clock, whatever they get."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, fmax: float, bitstream: float) -> None:
-        self.fmax, self.bitstream, self.calls = fmax, bitstream, 0
-        monkeypatch.setattr("bitwright.build.implement.implement", self)
-
-    def __call__(
-        self, design: Path, target: Target, out: Path, options: ImplementOptions, progress: Any
-    ) -> ImplementResult:
-        self.calls += 1
-        assert (design / "design.json").is_file() and options.clock_mhz
-        clock, fmax = options.clock_mhz, Figure(self.fmax, "MHz", Source.PLACE_AND_ROUTE)
-        missed = options.needed_mhz if (options.needed_mhz or 0) > self.fmax else None
-        luts = Figure(1, "LUT", Source.PLACE_AND_ROUTE)
-        result = ImplementResult(
-            target.name, target.part, target.flow.value, clock, {"fmax_mhz": fmax, "lut": luts},
-            target.capacity, Resources(), Resources(), {}, None, self.fmax >= clock,
-            None if missed else self.bitstream, 1, {}, {}, (), 1e6, missed,
-        )  # fmt: skip
-        atomic_write(out / RESULT, result.to_json())
-        return result
 
 
 def interval(folder: Path) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import gzip
+import hashlib
 import io
 import json
 import random
@@ -198,9 +199,22 @@ def _in_packed(body: bytes, rng: random.Random) -> bytes:
     return made + zlib.crc32(made).to_bytes(4, "little")
 
 
+def _in_program(body: bytes, rng: random.Random) -> bytes:
+    """The table with its length, or instructions and constants; with the digest they have now."""
+    length = int.from_bytes(body[12:16], "little")
+    table, rest = body[48 : 48 + length], body[48 + length :]
+    if rng.random() < 0.5:
+        table = mutated(table, rng)
+    else:
+        rest = mutated(rest, rng)
+    digest = hashlib.sha256(table + rest).digest()
+    return body[:12] + len(table).to_bytes(4, "little") + digest + table + rest
+
+
 _INSIDE = {
     "zip": _in_zip, "bwg": _in_zip, "keras": _in_zip, "pt": _in_zip, "gz": _in_gzip,
     "safetensors": _in_safetensors, "bwq": _in_packed,
+    "bwe": _in_program,
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from bitwright.base.described import validated
 from bitwright.base.errors import RunError
 from bitwright.base.figures import Figure, Resources, Source
 from bitwright.base.files import atomic_write, regular_bytes
@@ -150,7 +151,7 @@ def read_result(path: Path) -> ImplementResult:
         RunError: the file is missing or malformed.
     """
     try:
-        return _ADAPTER.validate_json(regular_bytes(path))
+        return validated(_ADAPTER, regular_bytes(path))
     except (OSError, ValidationError) as error:
         raise RunError(f"cannot be read: {error}", where=str(path)) from error
 

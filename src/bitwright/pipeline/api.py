@@ -69,7 +69,11 @@ class Pipeline:
         """
         _check_step(name)
         if name not in Workspace(self.recipe).step_names:
-            raise _no_such_step(self.recipe, name)
+            raise RecipeError(
+                "the recipe names no teacher of its own",
+                where="teacher",
+                hint="add a section teacher with a model and its training",
+            )
         return self._run(None, name)
 
     def pending(self) -> list[str]:
@@ -169,20 +173,6 @@ def estimate_recipe(
 
 def _loaded(recipe: str | Path | Recipe) -> Recipe:
     return recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-
-
-def _no_such_step(recipe: Recipe, name: str) -> RecipeError:
-    if name == "teach":
-        return RecipeError(
-            "the recipe names no teacher of its own",
-            where="teacher",
-            hint="add a section teacher with a model and its training",
-        )
-    return RecipeError(
-        f"a run of kind {recipe.hardware.kind} has no step {name!r}: it ends with the program",
-        where="hardware.kind",
-        hint="`bitwright map` compiles and proves the program; kind dataflow has every step",
-    )
 
 
 def _check_step(name: str) -> None:

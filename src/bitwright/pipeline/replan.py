@@ -54,7 +54,7 @@ def execute_for_rate(work: Workspace, run: Run, names: Sequence[str]) -> list[Ou
     Raises:
         BitwrightError: a step failed; those finished before stay.
     """
-    if _LAST not in names:
+    if _LAST not in names or work.recipe.hardware.kind == "engine":  # which has no folding
         return run.execute(names)
     until = list(names[: names.index(_LAST) + 1])
     done: dict[str, Outcome] = {}

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from bitwright.base.figures import Figure, number, show
 from bitwright.base.nouns import noun_of
+from bitwright.report.engine import time_bars, timeline_drawing, wait_words
 from bitwright.report.pipeline import folding_words, pipeline_diagram
 from bitwright.report.precision import precision_chart
 from bitwright.report.record import Report
@@ -49,6 +50,9 @@ def render_page(report: Report) -> str:
         pipeline_plot=pipeline_diagram(
             report.blocks, report.edges, report.interval, report.clock_mhz, each
         ),
+        timeline_plot=timeline_drawing(report.engine),
+        time_plot=time_bars(report.engine),
+        waits=[] if report.engine is None else wait_words(report.engine),
         confused=_confused(report),
         lut=f"LUT {report.lut_kind}".rstrip(),
         energy_plot=bars(

@@ -73,7 +73,7 @@ def map_design(design: Design, progress: Progress = no_progress) -> Path:
         if wanted.kind == "engine":
             from bitwright.pipeline.steps.map_engine import map_engine
 
-            map_engine(design.graph, wanted, design.frames(), folder, progress)
+            map_engine(design.graph, wanted, design.frames(), folder, progress, chosen=False)
         else:
             map_network(design.graph, wanted, design.frames(), folder, progress)
         for later in (SIMULATE, IMPLEMENT, REPORT):  # they were of another design
@@ -83,13 +83,13 @@ def map_design(design: Design, progress: Progress = no_progress) -> Path:
 
 
 def _needs_dataflow(design: Design, name: str) -> None:
-    """Raises RecipeError for a design of another kind: its way ends with the program."""
+    """Raises RecipeError for a design of another kind: there is no hardware graph of it."""
     kind = design.settings.hardware.kind
     if kind != "dataflow":
         raise RecipeError(
-            f"a design of kind {kind} has no step {name!r}: it ends with the program",
+            f"a design of kind {kind} has no step {name!r}: there is no hardware graph of it",
             where="hardware.kind",
-            hint="`bitwright map` compiles and proves the program; kind dataflow has every step",
+            hint="`bitwright simulate` compares the engine's RTL with the integer graph",
         )
 
 
@@ -125,20 +125,18 @@ def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
         MismatchError: a value or the rate differs: a bug.
         ToolError: no simulation is possible here.
     """
-    _needs_dataflow(design, SIMULATE)
     mapped = map_design(design, progress)
 
     def make(folder: Path) -> None:
-        from bitwright.pipeline.steps.map import RTL
-        from bitwright.pipeline.steps.simulate import prove_rtl, write_performance
+        from bitwright.pipeline.steps.simulate import prove_mapped, write_performance
 
-        found, feeds = load_result(MapResult, mapped), design.frames()
-        result, _ = prove_rtl(
-            mapped / RTL, design.graph, feeds, expected_outputs(design.graph, feeds), found,
+        feeds = design.frames()
+        result, _, clock_mhz = prove_mapped(
+            mapped, design.graph, feeds, expected_outputs(design.graph, feeds),
             design.settings.simulate, design.settings.seed, progress,
         )  # fmt: skip
         ProofResult(**dict(result), real=design.levels is not None).save(folder)
-        write_performance(result, found.rate_clock_mhz, folder)
+        write_performance(result, clock_mhz, folder)
 
     return design.step(SIMULATE, _facts(design, SIMULATE), make)
 
@@ -166,7 +164,9 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Design
         searching_words,
     )
 
-    _needs_dataflow(design, IMPLEMENT)
+    if design.settings.hardware.kind == "engine":  # it has no folding to search again
+        _implemented(design, progress, searching=False)
+        return design
     proven, was_done = (_done(design, name) is not None for name in (SIMULATE, IMPLEMENT))
     for left in reversed(range(MOST_SEARCHES + 1)):
         made = _implemented(design, progress, searching=left > 0)
@@ -286,7 +286,6 @@ def report_design(design: Design, progress: Progress = no_progress) -> Path:
     Raises:
         BitwrightError: as `map_design`.
     """
-    _needs_dataflow(design, REPORT)
     mapped = map_design(design, progress)
     done = {name: _facts(design, name) for name in (SIMULATE, IMPLEMENT) if _done(design, name)}
 
@@ -316,16 +315,15 @@ def summary_of(design: Design) -> tuple[SummaryRow, ...]:
     from bitwright.pipeline.steps.results_run import Results
     from bitwright.pipeline.steps.summary import summary_rows
 
-    if design.settings.hardware.kind == "engine":
-        made = load_result(EngineResult, design.folder / MAP)
-        return tuple(
-            row
-            for row in summary_rows(Results(engine=made, inputs=_noun(design)))
-            if row.figure is not None
-        )
     done = _done(design, IMPLEMENT)
+    kind = design.settings.hardware.kind
+    mapped: dict[str, Any] = (
+        {"engine": load_result(EngineResult, design.folder / MAP)}
+        if kind == "engine"
+        else {"map": load_result(MapResult, design.folder / MAP)}
+    )
     found = Results(
-        map=load_result(MapResult, design.folder / MAP),
+        **mapped,
         simulate=proof_of(design),
         implement=None if done is None else read_result(done / RESULT),
         inputs=_noun(design),
@@ -344,11 +342,8 @@ def proof_words(proof: ProofResult) -> str:
 
 
 def _report(design: Design, mapped: Path) -> Report:
-    from bitwright.pipeline.steps.report import device_facts
-
-    result, proof = load_result(MapResult, mapped), proof_of(design)
-    parts = result.partition
-    marks = {} if proof is None else proof.high_water
+    proof = proof_of(design)
+    facts = {"graph": design.graph.digest, "bitwright": __version__}
     return Report(
         name=design.graph.name,
         description="A design of an integer graph",
@@ -357,23 +352,39 @@ def _report(design: Design, mapped: Path) -> Report:
         stages=(),
         quality=(),
         proof=() if proof is None else (proof_words(proof),),
-        blocks=result.blocks,
-        fifos=tuple(
+        inputs=_noun(design).many,
+        recipe=design.settings.model_dump_json(indent=1),
+        graph=print_graph(design.graph),
+        **_hardware_of(design, mapped, proof, facts),
+    )
+
+
+def _hardware_of(
+    design: Design, mapped: Path, proof: ProofResult | None, facts: dict[str, str]
+) -> dict[str, Any]:
+    """What the page says of the hardware, by its kind."""
+    from bitwright.pipeline.steps.report import device_facts
+    from bitwright.pipeline.steps.report_engine import engine_fields
+
+    if design.settings.hardware.kind == "engine":
+        made = load_result(EngineResult, mapped)
+        fields = engine_fields(mapped, design.settings.hardware.target)
+        cycles = made.cycles if proof is None else proof.interval
+        return {**fields, "interval": cycles, "clock_mhz": made.clock_mhz, "facts": facts}
+    result = load_result(MapResult, mapped)
+    parts = result.partition
+    marks = {} if proof is None else proof.high_water
+    return {
+        "blocks": result.blocks,
+        "fifos": tuple(
             fifo.model_copy(update={"high_water": marks.get(fifo.instance)})
             for fifo in result.fifos
         ),
-        edges=result.edges,
-        interval=result.interval if proof is None else proof.interval,
-        clock_mhz=result.rate_clock_mhz,
-        lut_kind=result.lut_kind,
-        inputs=_noun(design).many,
-        capacity=result.capacity,
-        target=result.target,
-        facts={
-            "graph": design.graph.digest,
-            **(device_facts(parts, result.target, _noun(design)) if parts else {}),
-            "bitwright": __version__,
-        },
-        recipe=design.settings.model_dump_json(indent=1),
-        graph=print_graph(design.graph),
-    )
+        "edges": result.edges,
+        "interval": result.interval if proof is None else proof.interval,
+        "clock_mhz": result.rate_clock_mhz,
+        "lut_kind": result.lut_kind,
+        "capacity": result.capacity,
+        "target": result.target,
+        "facts": facts | (device_facts(parts, result.target, _noun(design)) if parts else {}),
+    }

@@ -26,17 +26,16 @@ def core_label(noun: Noun = IMAGES) -> str:
 def rate_rows(found: Results) -> list[SummaryRow]:
     """The core's rate, those of what feeds it, and the least of them where there are several."""
     noun, label = found.noun, core_label(found.noun)
-    if found.engine is not None:
-        made = found.engine
-        each = made.clock_mhz * 1e6 / made.cycles
-        note = f"one {noun.one} at a time; {made.clock_mhz:g} MHz is what was asked for"
-        if made.wanted_fps is not None:
-            note += f"; {rate_words(made.wanted_fps, each)}"
-        return [SummaryRow(label=label, figure=_rate(each, Source.MODEL, noun), note=note)]
     clock, mapped = clock_of(found), found.map
+    source = Source.MODEL if found.simulate is None else Source.SIMULATION
+    if clock is not None and found.engine is not None:
+        each = clock * 1e6 / interval_of(found)
+        note = f"one {noun.one} at a time, at {clock:g} MHz, {clock_words(found)}"
+        if found.engine.wanted_fps is not None:
+            note += f"; {rate_words(found.engine.wanted_fps, each)}"
+        return [SummaryRow(label=label, figure=_rate(each, source, noun), note=note)]
     if clock is None or mapped is None:
         return [SummaryRow(label=label, figure=None)]
-    source = Source.MODEL if found.simulate is None else Source.SIMULATION
     core = clock * 1e6 / interval_of(found)
     note = f"core at {clock:g} MHz, {clock_words(found)}; {mapped.bottleneck} limits"
     if mapped.wanted_fps is not None:
@@ -104,6 +103,8 @@ def interval_of(found: Results) -> int:
     """Cycles between two images: simulated, or else predicted."""
     if found.simulate is not None:
         return found.simulate.interval
+    if found.engine is not None:
+        return found.engine.cycles
     return 0 if found.map is None else found.map.interval
 
 
@@ -111,20 +112,21 @@ def clock_of(found: Results) -> float | None:
     """The clock in MHz at which rates are said: the one asked for if it was met, else Fmax; before
     placement, one that the family reaches.
     """
-    if found.map is None:
+    mapped = found.map or found.engine
+    if mapped is None:
         return None
     fmax = None if found.implement is None else found.implement.figures.get("fmax_mhz")
     if fmax is None:
-        return found.map.rate_clock_mhz
-    return min(found.map.clock_mhz, round(float(fmax.value), 2))
+        return mapped.clock_mhz if found.map is None else found.map.rate_clock_mhz
+    return min(mapped.clock_mhz, round(float(fmax.value), 2))
 
 
 def clock_words(found: Results) -> str:
     """What the clock of `clock_of` is."""
-    mapped, made = found.map, found.implement
+    mapped, made = found.map or found.engine, found.implement
     fmax = None if made is None else made.figures.get("fmax_mhz")
     if mapped is None or fmax is None:
-        return "" if mapped is None else mapped.clock_note or "asked for"
+        return (found.map and found.map.clock_note) or "asked for"
     if fmax.value >= mapped.clock_mhz:
         return f"asked for and met (Fmax {fmax.value:.1f})"
     return f"reached; {mapped.clock_mhz:g} were asked for"

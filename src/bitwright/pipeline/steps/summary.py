@@ -134,7 +134,11 @@ def _size_note(found: Results) -> str:
 def _program(made: EngineResult, each: str) -> list[SummaryRow]:
     """What there is of a program for the engine."""
     rows = (
-        (f"cycles {each}, predicted", Figure(made.cycles, "cycles", Source.MODEL), ""),
+        (
+            f"cycles {each}, predicted",
+            Figure(made.cycles, "cycles", Source.MODEL),
+            "exact" if made.exact else "an estimate: no C++ compiler for the exact model here",
+        ),
         (
             "utilisation",
             Figure(round(made.utilisation, 4), "share", Source.MODEL),
@@ -147,9 +151,14 @@ def _program(made: EngineResult, each: str) -> list[SummaryRow]:
 
 
 def _cycles(found: Results) -> list[SummaryRow]:
-    if found.engine is not None:
-        return _program(found.engine, found.noun.each)
     mapped, simulated = found.map, found.simulate
+    if found.engine is not None:
+        rows = _program(found.engine, found.noun.each)
+        if simulated is not None:
+            interval = Figure(simulated.interval, "cycles", Source.SIMULATION)
+            label = f"cycles {found.noun.each}, simulated"
+            rows.insert(1, SummaryRow(label=label, figure=interval))
+        return rows
     model = None if mapped is None else Figure(mapped.interval, "cycles", Source.MODEL)
     real = None if simulated is None else Figure(simulated.interval, "cycles", Source.SIMULATION)
     latency = None if simulated is None else Figure(simulated.latency, "cycles", Source.SIMULATION)

@@ -38,7 +38,8 @@ _RANKS = (2, 3, 4)
 _CHECK = "check the file with onnx.checker"
 #: What numpy raises for shapes and values that contradict each other.
 MALFORMED = (ValueError, IndexError, KeyError, TypeError, ArithmeticError, MemoryError)
-_DOMAINS = ("", "ai.onnx", "onnx.brevitas", "qonnx", "finn")
+_DOMAINS = ("", "ai.onnx", "onnx.brevitas")
+_FAMILIES = ("qonnx.", "finn.")
 
 #: Work on a node: in Python, here and in the passes behind, and on each element of its tensors.
 _NODE, _EACH = 400_000, 12
@@ -334,7 +335,7 @@ def _result(low: Importer, node: OnnxNode) -> Value | Const:
     missing = [i for i in node.inputs if i and i not in low.tensors]
     if missing:
         raise node.error(f"reads {missing[0]!r}, an output that has no integer form")
-    if not node.domain.startswith(_DOMAINS[2:]) and node.domain not in _DOMAINS[:2]:
+    if node.domain not in _DOMAINS and not node.domain.startswith(_FAMILIES):
         raise node.error(f"is of the unknown domain {node.domain!r}")
     if node.op == "Constant":
         check_attributes(node)
