@@ -443,9 +443,7 @@ def _synthesised(work: _Work, made: SynthesisResult, notes: tuple[str, ...]) -> 
         bitstream_clock_mhz=None,
         seed=None,
         files={"netlist": work.relative(made.netlist), "synthesis_log": work.relative(made.log)},
-        runs={
-            "synthesis": _run_of(made),
-        },
+        runs={"synthesis": _run_of(made)},
         notes=notes,
     )
 
@@ -478,17 +476,12 @@ def _placed(work: _Work, base: ImplementResult, placed: PnrResult) -> ImplementR
         clock_met=placed.fmax_mhz is None or placed.fmax_mhz >= work.clock_mhz,
         seed=placed.seed,
         files=files,
-        runs={
-            **base.runs,
-            "place and route": _run_of(placed),
-        },
+        runs={**base.runs, "place and route": _run_of(placed)},
     )
 
 
-def _run_of(result: SynthesisResult | PnrResult) -> ToolRun:
-    return ToolRun(
-        result.tool, result.seconds, result.cpu_seconds, result.peak_memory, result.cached
-    )
+def _run_of(made: SynthesisResult | PnrResult) -> ToolRun:
+    return ToolRun(made.tool, made.seconds, made.cpu_seconds, made.peak_memory, made.cached)
 
 
 def _figures(resources: Resources, source: Source) -> dict[str, Figure]:

@@ -69,7 +69,8 @@ def implement_network(
     from bitwright.build.implement import implement as run_tools
     from bitwright.build.target import load_target
 
-    needed = needed_clock(load_result(MapResult, mapped))
+    engine = hardware.kind == "engine"  # whose program takes what it takes, at any clock
+    needed = None if engine else needed_clock(load_result(MapResult, mapped))
     options = ImplementOptions(
         clock_mhz=hardware.clock_mhz,
         seeds=wanted.seeds,

@@ -121,7 +121,7 @@ def proof(found: Results) -> tuple[str, ...]:
     if found.engine is not None:
         lines.append(
             f"emulated program = integer graph: {found.engine.compared_values:,} values of "
-            f"{found.engine.images} images; every pair of accesses of its "
+            f"{found.engine.images} {found.noun.many}; every pair of accesses of its "
             f"{found.engine.instructions:,} instructions is ordered by tokens"
         )
     proved = found.simulate
