@@ -118,8 +118,8 @@ def main() -> None:
     file.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     note = (
         "LUT and BRAM by place and route where Fmax stands, else by the model. The task's metric "
-        "on all test images; RTL compared with the integer graph by `==`, every score and label, with "
-        "random stalls and a reset in mid-frame among the runs."
+        "on all test images; RTL compared with the integer graph by `==`, every score and label, "
+        "with random stalls and a reset in mid-frame among the runs."
     )
     text = f"# Recipes\n\n{note}\n\n{table(rows)}\n{sources(rows)}"
     (RESULTS / "recipes.md").write_text(text)
