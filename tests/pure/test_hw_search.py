@@ -268,7 +268,7 @@ def test_the_solver_looks_at_fewer_nodes_of_larger_problems() -> None:
 
 
 def test_unreachable_rate_names_the_block_and_the_rate_that_can_be_reached() -> None:
-    with pytest.raises(TargetError, match="needs 576, however much hardware") as caught:
+    with pytest.raises(TargetError, match="needs 576 with as many lanes") as caught:
         search_folding(digits_like(), RateGoal(1e6, CLOCK), family="ecp5")
     assert caught.value.where == "conv_window"
     assert "173611 frames a second" in str(caught.value.hint)

@@ -63,7 +63,7 @@ class HostInput(Strict):
     """What the recipe says of a network's input and labels, for hosts.
 
     Attributes:
-        inputs: what one input is called: images, tables, signals.
+        inputs: what inputs are called: images, signals, rows.
         shape: of one, channels last.
         format, scale, rounding: of the network's levels: ``level = round(real / scale)``.
         data: what its reals were made of.

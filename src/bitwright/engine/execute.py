@@ -306,8 +306,7 @@ def _finish(machine: Machine, job: Exec, finish: Output, sums: Ints, where: str)
         flip = table[:, THRESHOLDS] & 1
         compared = np.where(flip == 1, ~sums, sums)
         limits = table[:, :THRESHOLDS]
-        passed = (compared[:, :, np.newaxis] >= limits) & (limits < (1 << 31) - 1)
-        counted: Ints = passed.sum(axis=-1).astype(np.int64)
+        counted: Ints = (compared[:, :, np.newaxis] >= limits).sum(axis=-1).astype(np.int64)
         counted = (counted << finish.step) + finish.base
         return _look_up(machine, finish, counted, where)
     fields, written = _rows(machine, job.parameters, -(-channels // 8))

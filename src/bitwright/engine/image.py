@@ -131,13 +131,32 @@ class EngineImage:
         Raises:
             ProgramError: it has another shape.
         """
+        memory.put(region.word, self._packed(region, levels))
+
+    def writes(self, feeds: Mapping[str, IntArray]) -> dict[int, bytes]:
+        """What a host writes for one frame: byte address -> bytes.
+
+        Raises:
+            ProgramError: an input has another shape.
+        """
+        return {
+            region.word * self.config.word_bytes: self._packed(region, feeds[region.edge]).tobytes()
+            for region in self.inputs
+        }
+
+    def _packed(self, region: Region, levels: IntArray) -> Bytes:
         if levels.shape != region.kind.shape:
             raise ProgramError(
                 f"an image of shape {levels.shape}; the program is for {region.kind.shape}",
                 where=region.edge,
                 hint="resize the image, or compile the network for this size",
             )
-        memory.put(region.word, region.pack(levels, self.config.lanes))
+        return region.pack(levels, self.config.lanes)
+
+    def read(self, memory: Bytes) -> dict[str, IntArray]:
+        """The graph's outputs from all bytes of the memory after a run, as a host reads them."""
+        words = memory.reshape(-1, self.config.lanes)
+        return self.results(Memory(words, np.ones(words.shape, np.bool_)))
 
     def results(self, memory: Memory) -> dict[str, IntArray]:
         """The graph's outputs from the memory after a run, what the host does included."""

@@ -13,7 +13,7 @@ from bitwright.base.errors import ModelError
 from bitwright.engine.compiler.finish import parameter_bytes
 from bitwright.engine.compiler.front import Network
 from bitwright.engine.compiler.nests import View, Where, execs, parameter_rows, stored_rows
-from bitwright.engine.compiler.plan import Plan, Segment
+from bitwright.engine.compiler.segments import Plan, Segment
 from bitwright.engine.compiler.steps import Access, Action, Space, Step
 from bitwright.engine.compiler.values import Layer, Part, Value, is_diagonal
 from bitwright.engine.config import EngineConfig

@@ -43,7 +43,8 @@ class Comparison:
     Attributes:
         images: how many.
         labels: how many have another largest score, by position of the first largest. Where the
-            graph has no label, scores that tie within the tolerance may come in any order.
+            graph has no label, or the file a softmax, scores that tie within the tolerance may come
+            in any order.
         scores: how many score values differ by more than the tolerance.
         largest: largest difference of a score, as a share of the largest score.
         expected, found: the labels, (N,).
@@ -186,8 +187,9 @@ def compare(
     apart = np.abs(flat - other) / top
     labels = flat.argmax(axis=1), other.argmax(axis=1)
     wrong = labels[0] != labels[1]
-    if not any(output.is_label for output in imported.outputs):
-        # Nothing ranks the scores; float32 alone decides which of equal ones is the largest.
+    if imported.outputs[0].softmaxes or not any(output.is_label for output in imported.outputs):
+        # Nothing ranks the scores, or in float32 a softmax has rounded them to equal ones: float32
+        # alone decides which of these is the largest.
         largest, chosen = (np.take_along_axis(flat, k[:, None], axis=1)[:, 0] for k in labels)
         wrong &= (largest - chosen) / top > tolerance
     return Comparison(

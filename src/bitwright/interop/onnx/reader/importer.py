@@ -27,6 +27,7 @@ from bitwright.interop.onnx.reader.levels import Quantizer
 from bitwright.interop.onnx.reader.model import OnnxModel, OnnxNode, TensorInfo, read_model
 from bitwright.interop.onnx.reader.outputs import Output
 from bitwright.interop.onnx.reader.signatures import check_attributes
+from bitwright.interop.onnx.reader.softmax import OPS as SOFTMAXES
 from bitwright.interop.onnx.reader.values import Array, Const, Value
 from bitwright.ir import INTEGER, Graph, GraphBuilder, IntArray, Node, TensorType, rebuild
 from bitwright.ir.footprint import check_frame
@@ -317,8 +318,8 @@ def walk(low: Importer, node: OnnxNode) -> None:
     read = (low.tensors[name] for name in {*node.inputs} if name)
     low.evaluator.work.spend(node, _EACH * sum(map(written_out, (result, *read))))
     low.tensors.read(node)
-    if node.op in ("Softmax", "LogSoftmax") or low.softened & set(node.inputs):
-        low.softened.add(node.outputs[place])
+    if node.op not in SOFTMAXES and node.inputs[:1] and node.inputs[0] in low.softmaxes:
+        low.softmaxes[node.outputs[place]] = low.softmaxes[node.inputs[0]]
     made = [*islice(reversed(low.made.items()), len(low.made) - before)][::-1]
     if isinstance(result, Const):
         text = "constant"
