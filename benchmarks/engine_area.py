@@ -29,19 +29,25 @@ def main() -> None:
     parser.add_argument("--dsps", type=int, default=None, help="lanes that are multipliers")
     parser.add_argument("--target", default="ecp5-85k")
     parser.add_argument("--clock", type=float, default=None, help="MHz; places and routes, too")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, default=None, help="folder for netlist and logs")
     given = parser.parse_args()
     target = load_target(given.target)
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder)
+        out = given.keep or Path(folder)
         emit_engine(ENGINES[given.engine], out / "rtl", dsps=given.dsps)
         mapped = synthesise(out / "rtl", target, out / "synthesis", timeout=_TIMEOUT)
         print(f"| {given.engine} | {mapped.tool} | {mapped.resources} | |", flush=True)
         if given.clock is not None:
-            options = PnrOptions(given.clock, out_of_context=True)
+            options = PnrOptions(given.clock, seed=given.seed, out_of_context=True)
             placed = place_and_route(
                 mapped.netlist, target, out / "pnr", options, timeout=_TIMEOUT
             )  # fmt: skip
             print(f"| {given.engine} | {placed.tool} | {placed.resources} | {placed.fmax_mhz} |")
+            if placed.critical_path is not None:
+                print(placed.critical_path.summary())
+                for hop in placed.critical_path.hops:
+                    print(f"  {hop.delay_ns:6.2f} {hop.kind:8} {hop.cell} {hop.port}")
 
 
 if __name__ == "__main__":
