@@ -21,7 +21,7 @@ if find("verilator") is None or find("c++") is None:
 
 MHZ = 62.5
 SIM = Path(__import__("bitwright.sim").sim.__file__).parent
-MODULES = ("sdram_port", "sdram_banks", "sdram_sequence", "sdram_data")
+MODULES = ("sdram_port", "sdram_banks", "sdram_sequence", "sdram_data", "sdram_asked")
 RULES = ("start", "rcd", "rp", "ras", "rc", "rfc", "wr", "mrd", "rrd", "refresh", "state", "cut",
          "bus", "ras_most")  # fmt: skip
 #: In the order in which the bench takes them.

@@ -135,7 +135,7 @@ class Engine {
   int64_t count, bytes, words, cycle = 0;
   Memory& memory;
   int64_t *begins = nullptr, *completes = nullptr;
-  bool active = false, done = false;  // run_q, done_o
+  bool active = false, done = false, even = true;  // run_q, done_o, even_q
   int64_t pending = 0;
   int64_t tokens[3][3] = {};  // of a taker, from a giver
   Queue queues[3];
@@ -187,7 +187,6 @@ class Engine {
 
   void step(bool start) {
     const MemorySays says = memory.before(static_cast<uint64_t>(cycle));
-    const bool even = cycle % 2 == 0;
 
     // The address channel: L before the fetcher.
     const bool taken_l = l_asks && skid.ready(), taken_f = f_asks && !l_asks && skid.ready();
@@ -276,6 +275,7 @@ class Engine {
     }
     done = over || (done && !start);
     active = start || (active && !over);
+    even = start || !even;
   }
 
   void move_fetch(bool start, bool request, bool asked, bool taken, bool deal, int64_t opcode,

@@ -63,65 +63,43 @@ module sdram_port #(
   output logic [31:0]          dq_o,
   input  logic [31:0]          dq_i
 );
-  localparam int ColWords = ColWidth - 2;
-  localparam int RowFrom  = 3 + ColWords + 2;
+  localparam int ColWords   = ColWidth - 2;
+  localparam int PlaceWidth = RowWidth + 2 + ColWords;
   localparam logic [2:0] NOP = 3'b111, READ = 3'b101, WRITE = 3'b100;
 `ifndef __ICARUS__  // version 11 has no elaboration tasks
-  if (RowWidth != 13 || ColWidth < 8 || ColWidth > 10 || AddrWidth < RowFrom + RowWidth || Turn < 2
+  if (RowWidth != 13 || ColWidth < 8 || ColWidth > 10 || AddrWidth < ColWidth + 16 || Turn < 2
       || Turn > 8) begin : gen_check
     $error("sdram_port: RowWidth 13, ColWidth 8 to 10, AddrWidth for all rows, Turn 2 to 8");
   end
 `endif
 
-  // What has been asked: one of each kind, and the one whose row is opened.
-  localparam int AskWidth = 1 + IdWidth + 8 + RowWidth + 2 + ColWords;
-  logic                 ar_q, aw_q, next_q, next_free, pick_write, wrote_q, give;
-  logic [AskWidth-2:0]  ar, aw, ar_ask_q, aw_ask_q;
-  logic [AskWidth-1:0]  next_ask_q;
+  // What has been asked.
+  logic                next_valid, next_write, give;
+  logic [IdWidth-1:0]  next_id;
+  logic [7:0]          next_length;
+  logic [RowWidth-1:0] next_row;
+  logic [1:0]          next_bank;
+  logic [ColWords-1:0] next_col;
 
-  function automatic logic [RowWidth+ColWords+1:0] place(input logic [AddrWidth-1:0] address);
-    place = {address[RowFrom +: RowWidth],
-             address[3 + ColWords +: 2] ^ address[RowFrom +: 2], address[3 +: ColWords]};
-  endfunction
-
-  assign ar = {s_axi_arid, s_axi_arlen, place(s_axi_araddr)};
-  assign aw = {s_axi_awid, s_axi_awlen, place(s_axi_awaddr)};
-  assign s_axi_arready = ~ar_q & ready_o;
-  assign s_axi_awready = ~aw_q & ready_o;
-  assign next_free     = ~next_q | give;
-  assign pick_write    = aw_q & ~(ar_q & wrote_q);
-
-  always_ff @(posedge clk_i) begin : p_asked
-    if (!rst_ni) begin
-      ar_q   <= 1'b0;
-      aw_q   <= 1'b0;
-      next_q <= 1'b0;
-    end else begin
-      if (s_axi_arready) ar_q <= s_axi_arvalid;
-      else if (next_free && !pick_write) ar_q <= 1'b0;
-      if (s_axi_awready) aw_q <= s_axi_awvalid;
-      else if (next_free && pick_write) aw_q <= 1'b0;
-      if (next_free) next_q <= aw_q | ar_q;
-    end
-    if (s_axi_arready) ar_ask_q <= ar;
-    if (s_axi_awready) aw_ask_q <= aw;
-    if (next_free) next_ask_q <= pick_write ? {1'b1, aw_ask_q} : {1'b0, ar_ask_q};
-    if (!power_ni || synced_o) wrote_q <= 1'b0;
-    else if (next_free && (aw_q || ar_q)) wrote_q <= pick_write;
-  end
+  sdram_asked #(.PlaceWidth(PlaceWidth), .ColWords(ColWords), .IdWidth(IdWidth)) i_asked (
+    .clk_i, .power_ni, .rst_ni, .ready_i(ready_o), .fresh_i(synced_o),
+    .ar_valid_i(s_axi_arvalid), .ar_ready_o(s_axi_arready),
+    .ar_place_i(s_axi_araddr[3 +: PlaceWidth]), .ar_len_i(s_axi_arlen), .ar_id_i(s_axi_arid),
+    .aw_valid_i(s_axi_awvalid), .aw_ready_o(s_axi_awready),
+    .aw_place_i(s_axi_awaddr[3 +: PlaceWidth]), .aw_len_i(s_axi_awlen), .aw_id_i(s_axi_awid),
+    .next_valid_o(next_valid), .give_i(give), .next_write_o(next_write), .next_id_o(next_id),
+    .next_len_o(next_length), .next_place_o({next_row, next_bank, next_col})
+  );
 
   // The burst that is served.
   logic                busy_q, write_q, column, last, can, row_open, hold;
-  logic [IdWidth-1:0]  id_q, next_id;
-  logic [7:0]          left_q, next_length;
-  logic [1:0]          bank_q, next_bank;
-  logic [ColWords-1:0] col_q, next_col;
-  logic [RowWidth-1:0] next_row;
+  logic [IdWidth-1:0]  id_q;
+  logic [7:0]          left_q;
+  logic [1:0]          bank_q;
+  logic [ColWords-1:0] col_q;
   logic [2:0]          gap_q, turn_q;  // until a column, a column to write may be commanded
-  logic                next_write;
 
-  assign {next_write, next_id, next_length, next_row, next_bank, next_col} = next_ask_q;
-  assign give         = next_q & row_open & ~busy_q & ~hold;
+  assign give         = next_valid & row_open & ~busy_q & ~hold;
   assign can          = busy_q & (gap_q == '0) & (~write_q | (turn_q == '0));
   assign s_axi_wready = can & write_q;
   assign column       = can & (~write_q | s_axi_wvalid);
@@ -174,7 +152,7 @@ module sdram_port #(
   sdram_banks #(
     .RowWidth(RowWidth), .Rcd(Rcd), .Rp(Rp), .Ras(Ras), .Rrd(Rrd), .Close(Close)
   ) i_banks (
-    .clk_i, .power_ni, .clear_i(clear), .hold_i(hold), .want_i(next_q), .want_bank_i(next_bank),
+    .clk_i, .power_ni, .clear_i(clear), .hold_i(hold), .want_i(next_valid), .want_bank_i(next_bank),
     .want_row_i(next_row), .busy_i(busy_q), .busy_bank_i(bank_q), .column_i(column),
     .open_o(row_open), .quiet_o(quiet), .command_o(bank_command), .bank_o(bank_bank),
     .address_o(bank_address)
@@ -217,11 +195,8 @@ module sdram_port #(
     column && write_q |-> s_axi_wlast == last);
   one_commands: assert property (@(posedge clk_i) disable iff (!power_ni)
     own_command == NOP || bank_command == NOP);
-`else
-  logic unused_last;
-  assign unused_last = s_axi_wlast;
 `endif
   logic unused;
-  assign unused = ^{s_axi_araddr, s_axi_awaddr};
+  assign unused = ^{s_axi_araddr, s_axi_awaddr, s_axi_wlast};
 endmodule
 `default_nettype wire
