@@ -5,26 +5,19 @@ networks, starts them and reads results == `Graph.run`, over lines that lose and
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from tests.engine_programs import SMALL
 from tests.integer_strategies import GraphLimits, integer_graphs
 
-from bitwright.base.errors import ModelError, ProgramError, TargetError, ToolError
+from bitwright.base.errors import ModelError
 from bitwright.base.tools.finder import find
 from bitwright.build.simulated import Faults, RunningBoard, SimulatedBoard
 from bitwright.engine.compiler import compile_graph
-from bitwright.engine.config import ENGINES
 from bitwright.engine.image import EngineImage
-from bitwright.engine.isa import Halt, Load, Store, encode_program
 from bitwright.host import Link, SerialLine
 from bitwright.host.engine import EngineBoard, Flag
-from bitwright.host.protocol import Request, request
 from bitwright.ir import Graph, random_feeds
 from bitwright.rtl.emit_engine import emit_engine_board
 
