@@ -66,7 +66,9 @@ def _out_of_context(
 
 def _on_board(given: argparse.Namespace, config: EngineConfig, target: Target, out: Path) -> None:
     emit_engine_board(config, out / "rtl", dsps=given.dsps)
-    options = ImplementOptions(clock_mhz=given.clock, board=given.board, timeout_s=_TIMEOUT)
+    options = ImplementOptions(
+        clock_mhz=given.clock, board=given.board, needed_mhz=given.clock, timeout_s=_TIMEOUT
+    )
     made = implement(out / "rtl", target, out / "implement", options)
     figures = {name: figure.value for name, figure in made.figures.items()}
     print(f"| {given.engine} on {given.board} | {figures} | clock met: {made.clock_met} |")

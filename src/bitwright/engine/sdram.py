@@ -10,9 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, floor
+from typing import ClassVar
 
 from bitwright.base.errors import TargetError
 
+#: Fields of the model's structure, of the port's parameters, in its order.
+SDRAM_TIMES = ("Rcd", "Rp", "Ras", "Rfc", "Rrd", "Mrd", "Close", "Turn", "Refresh", "Delay",
+               "ColumnWords")  # fmt: skip
+#: Cycles that the pads' registers take, both ways: a parameter of ``sdram_port``.
+_DELAY = 3
 _BURST = 4  # clocks of a column: one word of 64 bits
 _CAS = 3
 _TINY = 1e-9
@@ -115,6 +121,7 @@ class SdramChip:
             "Turn": _TURN,
             "PowerUp": -(-clocks["PowerUp"] // 2) + 1,
             "Refresh": floor(self.refresh * 1e6 / self.refreshes * mhz / 1000),
+            "Delay": _DELAY,
         }
 
 
@@ -125,3 +132,36 @@ class SdramChip:
 #: IS42S16160 and Winbond W9825G6KH-6 as LiteDRAM's modules.py (commit 01355ff) has them: tRFC 70
 #: and tWR 20 ns of the first, margins included. 32 MiB: larger ones have more columns or rows.
 ULX3S = SdramChip(rfc=70.0, wr=20.0, rc=70.0, source="slowest of the chips of the ULX3S")
+
+
+@dataclass(frozen=True)
+class SdramMemory:
+    """An SDRAM behind the controller, as `bitwright.engine.timing.simulate` takes it: exact, since
+    the console brings its refresh to the beginning of an interval before every start.
+
+    Attributes:
+        chip: its data sheet.
+        mhz: clock of the engine.
+
+    Raises:
+        TargetError: the chip is not that fast.
+    """
+
+    chip: SdramChip = ULX3S
+    mhz: float = 62.5
+
+    def __post_init__(self) -> None:
+        self.chip.cycles(self.mhz)
+
+    base: ClassVar[int] = 0
+    latency: ClassVar[int] = 0
+    jitter: ClassVar[int] = 0
+    beats_per_cycle: ClassVar[float] = 0.5
+    stop: ClassVar[float] = 0.0
+    go: ClassVar[float] = 1.0
+    mixed: ClassVar[bool] = False
+
+    @property
+    def sdram(self) -> dict[str, int]:
+        """Times of the controller."""
+        return self.chip.cycles(self.mhz) | {"ColumnWords": self.chip.column_bits - 2}
