@@ -41,6 +41,7 @@ from bitwright.sim.toolchain import instance_parameters
 _SHELL = Path(__file__).parent / "shell"
 _LIBRARY = Path(__file__).parent.parent / "rtl" / "lib"
 _SHELL_FILES = (
+    "shell_sync.sv",
     "shell_uart_rx.sv",
     "shell_uart_tx.sv",
     "shell_beats_in.sv",
@@ -57,7 +58,7 @@ _SHELL_FILES = (
 _LIBRARY_FILES = ("stream_fifo.sv", "mem_ram.sv", "stream_check.sv")
 _PHASE = 1 << 16  # steps of a bit on the line
 _MAX_BAUD_ERROR = 0.02
-_LEAST_CLOCKS_PER_BIT = 6
+_LEAST_CLOCKS_PER_BIT = 8  # of the receiver, which takes three samples of each
 _BUFFER_BITS = 11  # of the input store: one block RAM of an ECP5
 _PAUSE_BITS = 20
 

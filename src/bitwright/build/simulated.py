@@ -39,9 +39,9 @@ from bitwright.sim.toolchain import (
     optimisation,
 )
 
-CLOCKS_PER_BIT = 4
+CLOCKS_PER_BIT = 8  # the fewest of the shell
 _STEP = (1 << 16) // CLOCKS_PER_BIT
-_PAUSE_BITS = 15  # some eight hundred characters
+_PAUSE_BITS = 16  # some eight hundred characters
 _PROGRAM = "board"
 _SLEEP_CLOCKS = 1 << 17
 _START_S, _END_S = 30.0, 10.0

@@ -51,39 +51,45 @@ module shell_send #(
   logic [15:0] received_q, consumed_q, frame_q, chunk;
   logic [CHUNK_BITS-1:0] chunk_q;
   logic [8:0]  have_q;  // bytes of answers that wait
-  logic [7:0]  need, header_byte, answer_byte, sequence_q, damaged_q, flags_q;
+  logic [7:0]  need, answer_byte, sequence_q, damaged_q, flags_q;
   logic [31:0] crc;
-  logic        last_chunk, whole, out_fire, idle, push, pop, fifo_valid, ends, crc_busy;
+  logic        last_chunk, out_fire, idle, push, pop, fifo_valid, ends, crc_busy;
+
+  // What follows from the state goes through registers, for bytes are many clocks apart on the
+  // line: after each one, and while the CRC works, nothing is decided until these have settled.
+  logic [2:0]  settle_q;
+  logic        out_valid_q, last_q, empty_q, whole_q;
 
   assign last_chunk = chunk_q == LAST_CHUNK;
   assign chunk      = 16'(chunk_q);
   assign need       = last_chunk ? 8'(LAST) : 8'(Chunk);
-  assign whole      = have_q >= 9'(need);
-  assign out_fire   = out_valid_o & out_ready_i;
+  assign out_fire   = out_valid_q & out_ready_i;
   assign push       = in_valid_i & in_ready_o;
   assign pop        = out_fire && state_q == PAYLOAD && kind_q == ANSWER;
-  assign ends       = out_fire && state_q == CHECK && index_q == CRC_LAST;
+  assign ends       = out_fire && state_q == CHECK && last_q;
   assign answered_o = ends && kind_q == ANSWER && last_chunk;
 
-  assign idle           = rst_ni && state_q == IDLE;
+  assign idle           = rst_ni && state_q == IDLE && !settle_q[0];
   assign hello_taken_o  = idle && want_hello_i;
-  assign status_taken_o = idle && (want_hello_i || whole || want_status_i);
-  assign out_valid_o    = state_q != IDLE && !crc_busy;
+  assign status_taken_o = idle && (want_hello_i || whole_q || want_status_i);
+  assign out_valid_o    = out_valid_q;
 
   always_ff @(posedge clk_i) begin : p_state
     if (!rst_ni) begin
-      state_q <= IDLE;
-      frame_q <= '0;
-      chunk_q <= '0;
-      have_q  <= '0;
+      state_q     <= IDLE;
+      frame_q     <= '0;
+      chunk_q     <= '0;
+      have_q      <= '0;
+      settle_q    <= '1;
+      out_valid_q <= 1'b0;
     end else begin
-      have_q <= have_q + 9'(push) - 9'(pop);
+      have_q      <= have_q + 9'(push) - 9'(pop);
+      settle_q    <= out_fire || crc_busy || status_taken_o ? '1 : settle_q >> 1;
+      out_valid_q <= state_q != IDLE && !settle_q[0] && !crc_busy && !out_fire;
       unique case (state_q)
-        IDLE: if (status_taken_o) state_q <= HEADER;
-        HEADER: if (out_fire && index_q == HEADER_LAST) begin
-          state_q <= length_q == '0 ? CHECK : PAYLOAD;
-        end
-        PAYLOAD: if (out_fire && index_q + 8'd1 == length_q) state_q <= CHECK;
+        IDLE:    if (status_taken_o) state_q <= HEADER;
+        HEADER:  if (out_fire && last_q) state_q <= empty_q ? CHECK : PAYLOAD;
+        PAYLOAD: if (out_fire && last_q) state_q <= CHECK;
         default: if (ends) begin
           state_q <= IDLE;
           if (kind_q == ANSWER) chunk_q <= last_chunk ? '0 : chunk_q + 1'b1;
@@ -93,38 +99,47 @@ module shell_send #(
     end
   end
 
+  always_ff @(posedge clk_i) begin : p_settle
+    whole_q <= have_q >= 9'(need);
+    empty_q <= length_q == '0;
+    unique case (state_q)
+      HEADER:  last_q <= index_q == HEADER_LAST;
+      PAYLOAD: last_q <= index_q + 8'd1 == length_q;
+      default: last_q <= index_q == CRC_LAST;
+    endcase
+  end
+
   always_ff @(posedge clk_i) begin : p_packet
     if (state_q == IDLE) begin
       index_q    <= '0;
-      kind_q     <= want_hello_i ? HELLO : whole ? ANSWER : STATUS;
-      length_q   <= want_hello_i ? HELLO_BYTES : whole ? need : '0;
+      kind_q     <= want_hello_i ? HELLO : whole_q ? ANSWER : STATUS;
+      length_q   <= want_hello_i ? HELLO_BYTES : whole_q ? need : '0;
       received_q <= received_i;
       consumed_q <= consumed_i;
       sequence_q <= sequence_i;
       damaged_q  <= damaged_i;
       flags_q    <= flags_i;
     end else if (out_fire) begin
-      index_q <= index_q + 8'd1;
-      if (state_q == HEADER && index_q == HEADER_LAST) index_q <= '0;
-      if (state_q == PAYLOAD && index_q + 8'd1 == length_q) index_q <= '0;
+      index_q <= last_q ? '0 : index_q + 8'd1;
     end
   end
 
   // All bytes of the header, the first lowest.
   logic [159:0] header;
-  logic [7:0]   hello_byte, crc_byte;
+  logic [7:0]   header_byte_q, hello_byte_q, crc_byte_q, out_data_q;
 
   assign header = {cycles_i, flags_q, damaged_q, chunk, frame_q, consumed_q, received_q, length_q,
                    sequence_q, session_i, VERSION, kind_q, 8'h77, 8'h42};
-  assign header_byte = header[{index_q[4:0], 3'b000} +: 8];
-  assign hello_byte  = Hello[{index_q[4:0], 3'b000} +: 8];
-  assign crc_byte    = crc[{index_q[1:0], 3'b000} +: 8];
+  assign out_data_o = out_data_q;
 
-  always_comb begin : p_byte
+  always_ff @(posedge clk_i) begin : p_byte
+    header_byte_q <= header[{index_q[4:0], 3'b000} +: 8];
+    hello_byte_q  <= Hello[{index_q[4:0], 3'b000} +: 8];
+    crc_byte_q    <= crc[{index_q[1:0], 3'b000} +: 8];
     unique case (state_q)
-      HEADER:  out_data_o = header_byte;
-      PAYLOAD: out_data_o = kind_q == HELLO ? hello_byte : answer_byte;
-      default: out_data_o = crc_byte;
+      HEADER:  out_data_q <= header_byte_q;
+      PAYLOAD: out_data_q <= kind_q == HELLO ? hello_byte_q : answer_byte;
+      default: out_data_q <= crc_byte_q;
     endcase
   end
 

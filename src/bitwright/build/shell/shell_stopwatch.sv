@@ -22,9 +22,19 @@ module shell_stopwatch (
   logic [15:0] frames_q;  // begun and not answered
   logic        begins;
   logic [31:0] count_q;
+  // A clock late, all together: some of them come out of the core.
+  logic        in_fire_q, in_last_q, hungry_q, blocked_q, out_last_q;
 
-  assign begins   = in_fire_i & ~inside_q;
+  assign begins   = in_fire_q & ~inside_q;
   assign cycles_o = state_q == DONE ? count_q : '0;
+
+  always_ff @(posedge clk_i) begin : p_inputs
+    in_fire_q  <= in_fire_i;
+    in_last_q  <= in_last_i;
+    hungry_q   <= hungry_i;
+    blocked_q  <= blocked_i;
+    out_last_q <= out_last_i;
+  end
 
   always_ff @(posedge clk_i) begin : p_state
     if (!rst_ni) begin
@@ -32,13 +42,13 @@ module shell_stopwatch (
       inside_q <= 1'b0;
       frames_q <= '0;
     end else begin
-      if (in_fire_i) inside_q <= ~in_last_i;
+      if (in_fire_q) inside_q <= ~in_last_q;
       if (begins && !sent_i) frames_q <= frames_q + 1'b1;
       if (!begins && sent_i) frames_q <= frames_q - 1'b1;
       unique case (state_q)
         IDLE:    if (begins && frames_q == '0) state_q <= RUNNING;
-        RUNNING: if (hungry_i && inside_q) state_q <= IDLE;
-        else if (out_last_i) state_q <= DONE;
+        RUNNING: if (hungry_q && inside_q) state_q <= IDLE;
+        else if (out_last_q) state_q <= DONE;
         default: if (sent_i) state_q <= IDLE;
       endcase
     end
@@ -46,7 +56,7 @@ module shell_stopwatch (
 
   always_ff @(posedge clk_i) begin : p_count
     if (state_q == IDLE) count_q <= 32'd1;
-    else if (state_q == RUNNING && !blocked_i) count_q <= count_q + 1'b1;
+    else if (state_q == RUNNING && !blocked_q) count_q <= count_q + 1'b1;
   end
 endmodule
 `default_nettype wire

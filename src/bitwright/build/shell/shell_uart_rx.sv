@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Serial receiver: 8 data bits, no parity, one stop bit, Step / 2^16 bits a clock, sampled in the
-// middle to within a clock. A byte is offered for one clock on out_valid_o; there is no way to
-// refuse it.
+// Serial receiver: 8 data bits, no parity, one stop bit, Step / 2^16 bits a clock, 8 clocks a bit
+// or more. Each bit is the majority of three samples, at 3, 4 and 5 eighths of it and up to a
+// clock behind: the rates of both ends may differ by 3.7 %, and a disturbance of less than an
+// eighth in every start and data bit does no harm. From the last sample of a stop bit on the next
+// start bit may come. A byte is offered for one clock on out_valid_o; there is no way to refuse it.
 // break_o is high for one clock when the line was low for a whole character: a break. After a
 // break, a bad stop bit and reset it waits for a high line before it takes a start bit.
 `default_nettype none
@@ -16,55 +18,62 @@ module shell_uart_rx #(
   output logic       break_o
 );
 `ifndef __ICARUS__  // version 11 has no elaboration tasks
-  if (Step < 1 || Step > 16384) begin : gen_check
-    $error("shell_uart_rx: Step must be 1 to 16384, which is 4 clocks a bit");
+  if (Step < 1 || Step > 8192) begin : gen_check
+    $error("shell_uart_rx: Step must be 1 to 8192, which is 8 clocks a bit");
   end
 `endif
 
-  logic        meta_q, rx_q, busy_q;
-  logic [15:0] phase_q;  // of the bit; it is sampled when this overflows
-  logic [16:0] phase_d;
+  logic        rx, busy_q, free, tick, sample, vote, stop;
+  logic [12:0] phase_q;   // within an eighth of a bit, which ends when this overflows
+  logic [13:0] phase_d;
+  logic [2:0]  eighth_q;  // of the bit
+  logic [1:0]  heard_q;   // at the ends of the last two
   logic [3:0]  bit_q;  // 0: start, 1 to 8: data, 9: stop, 10: waiting for a high line
   logic [7:0]  data_q;
-  logic        sample, stop;
 
-  assign phase_d    = {1'b0, phase_q} + 17'(Step);
-  assign sample     = busy_q & phase_d[16];
+  shell_sync #(.Start(1'b1)) i_sync (.clk_i, .in_i(rx_i), .out_o(rx));
+
+  assign phase_d    = {1'b0, phase_q} + 14'(Step);
+  assign tick       = phase_d[13];
+  assign sample     = busy_q && tick && eighth_q == 3'd4;
+  assign vote       = (rx & heard_q[0]) | (rx & heard_q[1]) | (heard_q[0] & heard_q[1]);
   assign stop       = sample && bit_q == 4'd9;
+  // A start bit that has gone again was a glitch.
+  assign free       = !busy_q || (sample && vote && (bit_q == 4'd0 || bit_q >= 4'd9));
   assign out_data_o = data_q;
-
-  always_ff @(posedge clk_i) begin : p_input
-    meta_q <= rx_i;
-    rx_q   <= meta_q;
-  end
 
   always_ff @(posedge clk_i) begin : p_control
     if (!rst_ni) begin
       busy_q      <= 1'b1;
-      phase_q     <= '0;
       bit_q       <= 4'd10;
       out_valid_o <= 1'b0;
       break_o     <= 1'b0;
     end else begin
-      out_valid_o <= stop && rx_q;
-      break_o     <= stop && !rx_q && data_q == 8'd0;
-      if (!busy_q) begin
-        busy_q  <= !rx_q;
-        phase_q <= 16'h8000;
-        bit_q   <= '0;
-      end else begin
-        phase_q <= phase_d[15:0];
-        if (sample) begin
-          bit_q <= bit_q == 4'd10 ? 4'd10 : bit_q + 4'd1;
-          // A start bit that has gone again was a glitch.
-          if (rx_q && (bit_q == 4'd0 || bit_q >= 4'd9)) busy_q <= 1'b0;
-        end
+      out_valid_o <= stop && vote;
+      break_o     <= stop && !vote && data_q == 8'd0;
+      if (free) begin
+        busy_q <= !rx;
+        bit_q  <= '0;
+      end else if (sample) begin
+        bit_q <= bit_q == 4'd10 ? 4'd10 : bit_q + 4'd1;
       end
     end
   end
 
+  // A start bit is seen half a clock late on average.
+  always_ff @(posedge clk_i) begin : p_phase
+    if (!rst_ni || free) begin
+      phase_q  <= 13'(Step / 2);
+      eighth_q <= '0;
+    end else begin
+      phase_q <= phase_d[12:0];
+      if (tick) eighth_q <= eighth_q + 3'd1;
+    end
+    if (tick) heard_q <= {heard_q[0], rx};
+  end
+
   always_ff @(posedge clk_i) begin : p_data
-    if (sample && bit_q >= 4'd1 && bit_q <= 4'd8) data_q <= {rx_q, data_q[7:1]};
+    if (sample && bit_q >= 4'd1 && bit_q <= 4'd8) data_q <= {vote, data_q[7:1]};
   end
 endmodule
 `default_nettype wire

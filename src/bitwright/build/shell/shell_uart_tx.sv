@@ -13,8 +13,8 @@ module shell_uart_tx #(
   output logic       tx_o
 );
 `ifndef __ICARUS__  // version 11 has no elaboration tasks
-  if (Step < 1 || Step > 16384) begin : gen_check
-    $error("shell_uart_tx: Step must be 1 to 16384, which is 4 clocks a bit");
+  if (Step < 1 || Step > 8192) begin : gen_check
+    $error("shell_uart_tx: Step must be 1 to 8192, which is 8 clocks a bit");
   end
 `endif
 
