@@ -68,11 +68,16 @@ int main(int argc, char** argv) {
   context.randReset(2);
   context.fatalOnError(true);
   Vtop top{&context};
+  auto half = [&](bool level) {  // of a cycle: the fast clock goes up with every edge of the slow one
+    top.clk_i = level;
+    top.fast_i = 1;
+    top.eval();
+    top.fast_i = 0;
+    top.eval();
+  };
   auto clock = [&] {
-    top.clk_i = 0;
-    top.eval();
-    top.clk_i = 1;
-    top.eval();
+    half(false);
+    half(true);
     context.timeInc(1);
   };
   top.rst_ni = top.power_ni = 0;
@@ -120,8 +125,7 @@ int main(int argc, char** argv) {
     top.wvalid = w;
     top.wlast = !sending.empty() && sending.front().left == 1;
     top.rst_ni = rest == 0;
-    top.clk_i = 0;
-    top.eval();
+    half(false);
 
     if (modelled && (top.arready != model.ar_ready() || top.awready != model.aw_ready() ||
                      top.wready != model.w_ready() || top.rvalid != model.r_valid() ||
@@ -151,8 +155,7 @@ int main(int argc, char** argv) {
     const bool took_ar = ar && top.arready, took_aw = aw && top.awready, took_w = w && top.wready;
     const bool synced = top.synced_o;
     const uint64_t data = top.wdata;
-    top.clk_i = 1;
-    top.eval();
+    half(true);
     context.timeInc(1);
     if (modelled) model.step(asks);
     if (rest) model.reset();

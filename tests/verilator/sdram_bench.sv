@@ -4,6 +4,7 @@
 `default_nettype none
 module sdram_bench (
   input  logic        clk_i,
+  input  logic        fast_i,   // twice as fast, in phase; for pads
   input  logic        power_ni,
   input  logic        rst_ni,
   input  logic        sync_i,
@@ -38,9 +39,16 @@ module sdram_bench (
     .row_command_o(c0), .row_bank_o(b0), .row_address_o(a0), .column_command_o(c1),
     .column_bank_o(b1), .column_address_o(a1), .oe_o(oe), .dq_o(out), .dq_i(in)
   );
+`ifdef PINS
+  sdram_pins i_pins (
+    .clk_i, .fast_i, .command0_i(c0), .bank0_i(b0), .address0_i(a0), .command1_i(c1),
+    .bank1_i(b1), .address1_i(a1), .oe_i(oe), .dq_i(out), .dq_o(in), .broken_o
+  );
+  assign {weak_o, wrong_o} = '0;
+`else
   sdram_chip #(`RULES, .RowWidth(Rows), .Strict(1'b1)) i_chip (
     .clk_i, .command0_i(c0), .bank0_i(b0), .address0_i(a0), .command1_i(c1), .bank1_i(b1),
-    .address1_i(a1), .oe_i(oe), .dq_i(out), .dq_o(in), .broken_o
+    .address1_i(a1), .oe_i(oe), .dq_i(out), .dq_o(in), .drives_o(), .broken_o
   );
 
   for (genvar n = 0; n < 14; n++) begin : gen_weak
@@ -54,7 +62,7 @@ module sdram_bench (
       .RasMost(n == 13 ? 700 : 100000)
     ) i_chip (
       .clk_i, .command0_i(c0), .bank0_i(b0), .address0_i(a0), .command1_i(c1), .bank1_i(b1),
-      .address1_i(a1), .oe_i(oe), .dq_i(out), .dq_o(), .broken_o(broken)
+      .address1_i(a1), .oe_i(oe), .dq_i(out), .dq_o(), .drives_o(), .broken_o(broken)
     );
   end
 
@@ -71,7 +79,8 @@ module sdram_bench (
   );
   sdram_chip #(`RULES, .RowWidth(Rows), .Strict(1'b0)) i_other_chip (
     .clk_i, .command0_i(d0), .bank0_i(e0), .address0_i(f0), .command1_i(d1), .bank1_i(e1),
-    .address1_i(f1), .oe_i(other_oe), .dq_i(other_out), .dq_o(other_in), .broken_o(wrong_o)
+    .address1_i(f1), .oe_i(other_oe), .dq_i(other_out), .dq_o(other_in), .drives_o(), .broken_o(wrong_o)
   );
+`endif
 endmodule
 `default_nettype wire

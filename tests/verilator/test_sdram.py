@@ -21,36 +21,44 @@ if find("verilator") is None or find("c++") is None:
 
 MHZ = 62.5
 SIM = Path(__import__("bitwright.sim").sim.__file__).parent
+PADS = SIM.parent / "build" / "shell" / "prim" / "sdram_pads_ecp5.sv"
 MODULES = ("sdram_port", "sdram_banks", "sdram_sequence", "sdram_data", "sdram_asked")
 RULES = ("start", "rcd", "rp", "ras", "rc", "rfc", "wr", "mrd", "rrd", "refresh", "state", "cut",
          "bus", "ras_most")  # fmt: skip
 #: In the order in which the bench takes them.
-TIMES = ("Rcd", "Rp", "Ras", "Rfc", "Rrd", "Mrd", "Close", "Turn", "Refresh")
+TIMES = ("Rcd", "Rp", "Ras", "Rfc", "Rrd", "Mrd", "Close", "Turn", "Refresh", "Delay")
 
 
 def _parameters(values: dict[str, int], **changes: int) -> str:
     return ", ".join(f".{name}({value})" for name, value in {**values, **changes}.items())
 
 
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    work = tmp_path_factory.mktemp("sdram")
-    tool = require("verilator")
+def _built(work: Path, *, pins: bool = False) -> Path:
+    """The bench; with ``pins``, pads and a chip pin by pin in the place of all other chips."""
+    tool, here = require("verilator"), Path(__file__).parent
     times, rules = ULX3S.cycles(MHZ), ULX3S.clocks(2 * MHZ)
     del rules["RowWidth"]
-    wrong = _parameters(times, Close=1, Turn=2, Rp=1, Ras=1, Rfc=4)
-    here = Path(__file__).parent
-    text = (here / "sdram_bench.sv").read_text()
-    for name, value in (("TIMES_WRONG", wrong), ("TIMES", _parameters(times)),
-                        ("RULES", _parameters(rules))):  # fmt: skip
-        text = text.replace(f"`{name}", value)
-    (work / "sdram_bench.sv").write_text(text)
-    sources = [str(module_files()[name]) for name in MODULES]
+    of_pins = {name: value for name, value in rules.items() if name != "Delay"}
+    texts = {
+        "TIMES_WRONG": _parameters(times, Close=1, Turn=2, Rp=1, Ras=1, Rfc=4),
+        "TIMES": _parameters(times),
+        "RULES_PINS": _parameters(of_pins),
+        "RULES": _parameters(rules),
+    }
+    sources = [str(module_files()[name]) for name in MODULES] + [str(SIM / "sdram_chip.sv")]
+    for name in ("sdram_bench.sv", *(["sdram_pins.sv"] if pins else [])):
+        text = (here / name).read_text()
+        for word, value in texts.items():
+            text = text.replace(f"`{word}", value)
+        (work / name).write_text(text)
+        sources.append(name)
+    if pins:
+        sources += ["-DPINS", str(PADS)]
     run_tool(
         tool,
         ["--cc", "--no-timing", "--assert", CHECKS, "-O3", "-Wno-fatal", "-Wno-lint", "-Wno-style",
          "--x-initial", "unique", "--prefix", "Vtop", "--top-module", "sdram_bench", "--Mdir",
-         "made", *sources, str(SIM / "sdram_chip.sv"), "sdram_bench.sv"],
+         "made", *sources],
         cwd=work, log=work / "verilator.log", timeout=120,
     )  # fmt: skip
     include = Path(dict(tool.env)["VERILATOR_ROOT"]) / "include"
@@ -63,6 +71,11 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=work, log=work / "c++.log", timeout=300,
     )  # fmt: skip
     return work / "bench"
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _built(tmp_path_factory.mktemp("sdram"))
 
 
 def _run(bench: Path, cycles: int, seed: int, kind: str) -> dict[str, Any]:
@@ -103,7 +116,15 @@ def test_streams_come_near_the_peak(bench: Path, kind: str, least: float) -> Non
     """Half a word a cycle is the peak: 16 bits at twice the clock."""
     found = _run(bench, 40_000, 1, kind)
     assert (found["read"] + found["written"]) / found["cycles"] > least
-    assert found["latency"] <= 16 or kind == "write"
+    assert kind != "read" or found["latency"] == 12
+
+
+def test_through_the_pads_of_an_ecp5(tmp_path: Path) -> None:
+    """Pads and chip pin by pin, by models of the pads' registers: the controller sees what it sees
+    of the chip's model alone, so `Delay` is right, and both sides never drive the wires at once.
+    """
+    found = _run(_built(tmp_path, pins=True), 60_000, 1, "mixed")
+    assert found["read"] > 5000 and found["written"] > 3000 and found["broken"] == 0
 
 
 def test_a_clock_that_the_chip_does_not_take() -> None:

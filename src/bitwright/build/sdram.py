@@ -113,7 +113,7 @@ module {serial}_sdram (
   {CHIP}{rules} i_chip (
     .clk_i, .command0_i(row_command_o), .bank0_i(row_bank_o), .address0_i(row_address_o),
     .command1_i(column_command_o), .bank1_i(column_bank_o), .address1_i(column_address_o),
-    .oe_i(oe_o), .dq_i(dq_o), .dq_o(dq_i), .broken_o()
+    .oe_i(oe_o), .dq_i(dq_o), .dq_o(dq_i), .drives_o(), .broken_o()
   );
 endmodule
 `default_nettype wire

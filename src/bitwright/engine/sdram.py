@@ -17,8 +17,10 @@ from bitwright.base.errors import TargetError
 #: Fields of the model's structure, of the port's parameters, in its order.
 SDRAM_TIMES = ("Rcd", "Rp", "Ras", "Rfc", "Rrd", "Mrd", "Close", "Turn", "Refresh", "Delay",
                "ColumnWords")  # fmt: skip
-#: Cycles that the pads' registers take, both ways: a parameter of ``sdram_port``.
-_DELAY = 3
+#: Cycles of the pads' registers, both ways: a parameter of ``sdram_port``. Of an ECP5, three to the
+#: pin (ODDRX1F) and two from it (IDDRX1F): Lattice's simulation library for ECP5U/M has three
+#: registers in the one, and Amaranth's model of both (`io.DDRBuffer`) the same three, and two.
+_DELAY = 5
 _BURST = 4  # clocks of a column: one word of 64 bits
 _CAS = 3
 _TINY = 1e-9
@@ -98,6 +100,7 @@ class SdramChip:
             "Wr": up(self.wr),
             "Mrd": self.mrd_clocks,
             "PowerUp": up(1000 * self.power_up),
+            "Delay": _DELAY,
             "Interval": ceil(self.refresh * 1e6 / self.refreshes * mhz / 1000),
         }
 

@@ -10,7 +10,7 @@
 // Cycles of two clocks of the chip; the parameters of sdram_port.
 struct SdramTimes {
   int64_t rcd = 1, rp = 2, ras = 3, rfc = 5, rrd = 1, mrd = 1, close = 3, turn = 5, refresh = 486;
-  int64_t delay = 3, column_words = 7;  // the latter as a power of two: words of a row
+  int64_t delay = 5, column_words = 7;  // the latter as a power of two: words of a row
 };
 
 struct SdramAsks {

@@ -8,7 +8,8 @@
 module sdram_chip #(
   parameter int RowWidth  = 13,   // rows that there are; addresses have 13 bits
   parameter int ColWidth  = 9,
-  parameter int Delay     = 3,
+  parameter int Delay     = 5,
+  parameter int Latency   = 3,    // CAS latency; less where something outside adds the rest
   parameter int Rcd       = 3,
   parameter int Rp        = 3,
   parameter int Ras       = 6,
@@ -33,12 +34,13 @@ module sdram_chip #(
   input  logic        oe_i,
   input  logic [31:0] dq_i,
   output logic [31:0] dq_o,
+  output logic [1:0]  drives_o,    // in which of the two clocks
   output logic [13:0] broken_o
 );
   localparam int RULE_START = 0, RULE_RCD = 1, RULE_RP = 2, RULE_RAS = 3, RULE_RC = 4;
   localparam int RULE_RFC = 5, RULE_WR = 6, RULE_MRD = 7, RULE_RRD = 8, RULE_REFRESH = 9;
   localparam int RULE_STATE = 10, RULE_CUT = 11, RULE_BUS = 12, RULE_RAS_MOST = 13;
-  localparam int Latency = 3, Burst = 4;
+  localparam int Burst = 4;
   localparam int Cells = 1 << (RowWidth + ColWidth + 2);
 
   logic [15:0] cells[0:Cells-1];
@@ -56,7 +58,7 @@ module sdram_chip #(
   int          column;
   logic [15:0] coming[8];
   bit [7:0]    drives;
-  logic [31:0] late[0:Delay];
+  logic [33:0] late[0:Delay];
 
   initial begin : p_power_up
     now = 0;
@@ -157,7 +159,8 @@ module sdram_chip #(
   endtask
 
   task automatic clock(input logic [2:0] command, input logic [1:0] b, input logic [12:0] address,
-                       input bit driven, input logic [15:0] data, output logic [15:0] says);
+                       input bit driven, input logic [15:0] data, output logic [15:0] says,
+                       output bit drives_now);
     case (command)
       3'b111: ;
       3'b011: activate(b, address);
@@ -178,7 +181,8 @@ module sdram_chip #(
       done--;
     end
     must(!(driven && drives[3'(now)]), RULE_BUS, "both sides drive the data");
-    says = drives[3'(now)] ? coming[3'(now)] : 16'((now * 64'h9E37_79B9) >> 8);
+    drives_now = drives[3'(now)];
+    says = drives_now ? coming[3'(now)] : 16'((now * 64'h9E37_79B9) >> 8);
     drives[3'(now)] = 1'b0;
     if (set_up) begin
       must((now - powered) / longint'(Interval) - refreshes < longint'(Postponed), RULE_REFRESH,
@@ -189,11 +193,14 @@ module sdram_chip #(
 
   always @(posedge clk_i) begin : p_clocks
     logic [15:0] first, second;
-    clock(command0_i, bank0_i, address0_i, oe_i, dq_i[15:0], first);
-    clock(command1_i, bank1_i, address1_i, oe_i, dq_i[31:16], second);
+    bit          drives_first, drives_second;
+    clock(command0_i, bank0_i, address0_i, oe_i, dq_i[15:0], first,
+          drives_first);
+    clock(command1_i, bank1_i, address1_i, oe_i, dq_i[31:16], second,
+          drives_second);
     for (int k = Delay; k > 0; k--) late[k] = late[k-1];
-    late[0] = {second, first};
-    dq_o <= late[Delay - 1];
+    late[0] = {drives_second, drives_first, second, first};
+    {drives_o, dq_o} <= late[Delay - 1];
   end
 endmodule
 `default_nettype wire

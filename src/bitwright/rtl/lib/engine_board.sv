@@ -24,7 +24,7 @@ module engine_board #(
   parameter int          Turn          = 5,
   parameter int          PowerUp       = 12501,
   parameter int          Refresh       = 488,
-  parameter int          Delay         = 3
+  parameter int          Delay         = 5
 ) (
   input  logic                ap_clk,
   input  logic                ap_rst_n,

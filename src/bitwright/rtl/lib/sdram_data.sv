@@ -8,7 +8,7 @@
 `default_nettype none
 module sdram_data #(
   parameter int TagWidth = 4,
-  parameter int Delay    = 3
+  parameter int Delay    = 5
 ) (
   input  logic                clk_i,
   input  logic                rst_ni,

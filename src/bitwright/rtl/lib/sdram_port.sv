@@ -25,7 +25,7 @@ module sdram_port #(
   parameter int PowerUp   = 12500,
   parameter int Refresh   = 486,
   parameter int Refreshes = 8,
-  parameter int Delay     = 3
+  parameter int Delay     = 5
 ) (
   input  logic                 clk_i,
   input  logic                 power_ni,

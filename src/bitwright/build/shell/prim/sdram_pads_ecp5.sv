@@ -2,7 +2,8 @@
 // Pads of an SDRAM on ECP5: the two commands of a cycle of clk_i (the lower half of the data first) by
 // registers of double data rate, which the chip, at twice the clock, takes one by one. Its clock is
 // fast_i inverted, through a register of the same kind: the chip's edge stands in the middle of what
-// comes to it. dq_o: what was on the wires in both halves of a cycle, as the pads' registers saw it.
+// comes to it. Commands and data are on the pins three cycles later; dq_o is what was on the wires in
+// both halves of the cycle before the last.
 `default_nettype none
 module sdram_pads_ecp5 (
   input  logic        clk_i,
@@ -27,8 +28,18 @@ module sdram_pads_ecp5 (
   output logic [1:0]  sdram_dqm,
   inout  wire  [15:0] sdram_d
 );
+  // Until commands of the controller have come through the registers, which begin at 0.
+  logic [4:0] selected_q;
+
+  initial selected_q = '0;
+
+  // Not always_ff: that would have to be the only process of what `initial` sets.
+  always @(posedge clk_i) begin : p_selected
+    selected_q <= {selected_q[3:0], 1'b1};
+  end
+
   assign sdram_cke  = 1'b1;
-  assign sdram_cs_n = 1'b0;
+  assign sdram_cs_n = ~selected_q[4];
   assign sdram_dqm  = 2'b00;
 
   ODDRX1F i_clk (.SCLK(fast_i), .RST(1'b0), .D0(1'b0), .D1(1'b1), .Q(sdram_clk));
@@ -42,16 +53,17 @@ module sdram_pads_ecp5 (
     ODDRX1F i_out (.SCLK(clk_i), .RST(1'b0), .D0(first[n]), .D1(second[n]), .Q(out[n]));
   end
 
-  logic release_q;
+  // As many registers as an ODDRX1F has.
+  logic [2:0] release_q;
   always_ff @(posedge clk_i) begin : p_release
-    release_q <= ~oe_i;
+    release_q <= {release_q[1:0], ~oe_i};
   end
 
   for (genvar n = 0; n < 16; n++) begin : gen_data
     logic driven, seen;
     ODDRX1F i_out (.SCLK(clk_i), .RST(1'b0), .D0(dq_i[n]), .D1(dq_i[16 + n]), .Q(driven));
     IDDRX1F i_in (.SCLK(clk_i), .RST(1'b0), .D(seen), .Q0(dq_o[n]), .Q1(dq_o[16 + n]));
-    BB i_pad (.B(sdram_d[n]), .I(driven), .O(seen), .T(release_q));
+    BB i_pad (.B(sdram_d[n]), .I(driven), .O(seen), .T(release_q[2]));
   end
 endmodule
 `default_nettype wire
