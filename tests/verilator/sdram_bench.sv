@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The SDRAM controller with the chip it is made for, with chips that are each a little slower in one
-// thing, and a second controller that has been told wrong times.
+// The SDRAM controller with the chip it is made for, with chips that are each a little slower in
+// one thing, and a second controller that has been told wrong times.
 `default_nettype none
 module sdram_bench (
   input  logic        clk_i,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models of the ECP5's pads for sdram_bench, and what makes two clocks of the chip's pins one cycle
-// of its model. The registers are those that Lattice's simulation library and Amaranth's models have.
+// of its model. The registers are those that Lattice's simulation library and Amaranth's models
+// have.
 `default_nettype none
 module ODDRX1F (
   input  logic D0, D1, SCLK, RST,

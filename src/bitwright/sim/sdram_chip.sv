@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Model of an SDRAM chip of 4 banks x 16 bits (JEDEC's single data rate kind) with the rules of its
-// data sheet, for simulation. A cycle of clk_i is two clocks of the chip: a command in each, the first
-// clock of the data in the lower half. What the chip says comes Delay cycles late (the registers of the
-// pads). broken_o holds what has been broken, a bit a rule (RULE_ below); Strict: it stops there.
-// All times in clocks of the chip. Only bursts of 4 and CAS latency 3 are known.
+// data sheet, for simulation. A cycle of clk_i is two clocks of the chip: a command in each, the
+// first clock of the data in the lower half. What the chip says comes Delay cycles late (the
+// registers of the pads). broken_o holds what has been broken, a bit a rule (RULE_ below); Strict:
+// it stops there. All times in clocks of the chip. Only bursts of 4 and CAS latency 3 are known.
 `default_nettype none
 module sdram_chip #(
   parameter int RowWidth  = 13,   // rows that there are; addresses have 13 bits

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine with its memory, an SDRAM of 16 bits at twice the clock, and the console through which a
-// host loads programs, starts them and fetches results. Streams: engine_console's frames, Burst
+// An engine with its memory, an SDRAM of 16 bits at twice the clock, and the console through which
+// a host loads programs, starts them and fetches results. Streams: engine_console's frames, Burst
 // words each. power_ni: the memory's own reset; ap_rst_n leaves its contents alone.
 `default_nettype none
 module engine_board #(

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host's way to an engine and its memory: frames of 1 + Burst beats in, 2 + Burst beats out, one
-// answer a frame, in order. In: beat 0 is {word address 32, 0 8, words 8, tag 8, operation 8}, then
-// words. Operations: 0 status, 1 write, 2 read, 3 start. Out: beat 0 is {0 32, tag of the last start
-// 8, error 8, code 8, state 8}, beat 1 the cycles of the last run, then words read, or 0. State: 0
-// running, 1 done, 2 refused since a program runs, 3 refused since it lies outside of MemoryWords
-// or is too long, 4 no such operation, 5 the memory is powered up. A start with the tag of the last
-// one changes nothing, so every frame may be sent again. The memory is the engine's while it runs (mine_o
-// low). Before a start the memory's refresh is brought to its beginning (sync_o, synced_i), so a run
-// takes as many cycles as the next one.
+// The host's way to an engine and its memory: frames of 1 + Burst beats in, 2 + Burst beats out,
+// one answer a frame, in order. In: beat 0 is {word address 32, 0 8, words 8, tag 8, operation 8},
+// then words. Operations: 0 status, 1 write, 2 read, 3 start. Out: beat 0 is {0 32, tag of the last
+// start 8, error 8, code 8, state 8}, beat 1 the cycles of the last run, then words read, or 0.
+// State: 0 running, 1 done, 2 refused since a program runs, 3 refused since it lies outside of
+// MemoryWords or is too long, 4 no such operation, 5 the memory is powered up. A start with the tag
+// of the last one changes nothing, so every frame may be sent again. The memory is the engine's
+// while it runs (mine_o low). Before a start the memory's refresh is brought to its beginning
+// (sync_o, synced_i), so a run takes as many cycles as the next one.
 `default_nettype none
 module engine_console #(
   parameter int          Burst       = 14,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an SDRAM's port has been asked: a request of each kind, and the one that is served next; where
-// both kinds wait, in turn, a read first behind fresh_i. Places count words: {row, bank, column}; on
-// the way the bank is turned by the row's lowest bits, so that what lies a power of two apart is
-// seldom in rows of one bank. A request is there 2 cycles behind its handshake.
+// What an SDRAM's port has been asked: a request of each kind, and the one that is served next;
+// where both kinds wait, in turn, a read first behind fresh_i. Places count words: {row, bank,
+// column}; on the way the bank is turned by the row's lowest bits, so that what lies a power of two
+// apart is seldom in rows of one bank. A request is there 2 cycles behind its handshake.
 `default_nettype none
 module sdram_asked #(
   parameter int PlaceWidth = 22,

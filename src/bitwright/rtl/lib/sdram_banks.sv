@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows that are open in the four banks of an SDRAM, and the command that brings the row that is
 // wanted next: a precharge, then an activation, each as soon as the chip allows it. open_o: it is
-// open, and a column of it may be commanded from the next cycle on. A bank in which a burst is going
-// on (busy_i) is not closed. Times in cycles of two clocks of the chip; row commands stand in the
-// first clock of a cycle, columns in the second.
+// open, and a column of it may be commanded from the next cycle on. A bank in which a burst is
+// going on (busy_i) is not closed. Times in cycles of two clocks of the chip; row commands stand in
+// the first clock of a cycle, columns in the second.
 `default_nettype none
 module sdram_banks #(
   parameter int RowWidth = 13,

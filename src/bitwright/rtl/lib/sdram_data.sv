@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of 64 bits on the 16 data wires of an SDRAM, two clocks of the chip a cycle, the first clock
-// in the lower half of dq_o and dq_i. A column's command stands in the second clock of the cycle
-// behind column_i. Written words go with it. Of reads, the clocks that the chip answers in come with
-// dq_i Delay cycles later than the chip has them there (registers of the pads, both ways); the word
-// is out 5 + Delay cycles behind column_i, with the tag that came with it. rst_ni forgets what is
-// read, not what is written.
+// Words of 64 bits on the 16 data wires of an SDRAM, two clocks of the chip a cycle, the first
+// clock in the lower half of dq_o and dq_i. A column's command stands in the second clock of the
+// cycle behind column_i. Written words go with it. Of reads, the clocks that the chip answers in
+// come with dq_i Delay cycles later than the chip has them there (registers of the pads, both
+// ways); the word is out 5 + Delay cycles behind column_i, with the tag that came with it. rst_ni
+// forgets what is read, not what is written.
 `default_nettype none
 module sdram_data #(
   parameter int TagWidth = 4,

@@ -3,11 +3,11 @@
 // rows in the first clock, columns in the second; a word is a burst of 4, so half a word a cycle. A
 // burst is served while the row of the next one is opened, and rows stay open until another one of
 // their bank is wanted or a refresh is due (every Refresh cycles). Where both kinds of requests
-// wait, they are served in turn; a write is answered when its last word has been commanded, and what
-// is asked behind that sees it. Neighbouring rows lie in different banks. Bursts are INCR, of whole
-// words, and stay inside of a row (1 KiB with ColWidth 9). Read data and answers are not held back:
-// there is no RREADY, no BREADY. Every ready depends on registers alone. rst_ni drops what has been
-// asked; the chip keeps its contents. sync_i, synced_o: see sdram_sequence.
+// wait, they are served in turn; a write is answered when its last word has been commanded, and
+// what is asked behind that sees it. Neighbouring rows lie in different banks. Bursts are INCR, of
+// whole words, and stay inside of a row (1 KiB with ColWidth 9). Read data and answers are not held
+// back: there is no RREADY, no BREADY. Every ready depends on registers alone. rst_ni drops what
+// has been asked; the chip keeps its contents. sync_i, synced_o: see sdram_sequence.
 `default_nettype none
 module sdram_port #(
   parameter int AddrWidth = 32,
@@ -63,8 +63,7 @@ module sdram_port #(
   output logic [31:0]          dq_o,
   input  logic [31:0]          dq_i
 );
-  localparam int ColWords   = ColWidth - 2;
-  localparam int PlaceWidth = RowWidth + 2 + ColWords;
+  localparam int ColWords = ColWidth - 2, PlaceWidth = RowWidth + 2 + ColWords;
   localparam logic [2:0] NOP = 3'b111, READ = 3'b101, WRITE = 3'b100;
 `ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (RowWidth != 13 || ColWidth < 8 || ColWidth > 10 || AddrWidth < ColWidth + 16 || Turn < 2
@@ -174,7 +173,6 @@ module sdram_port #(
       column_command_o <= !column ? NOP : write_q ? WRITE : READ;
     end
   end
-
   always_ff @(posedge clk_i) begin : p_places
     row_bank_o       <= bank_bank;
     row_address_o    <= own_command != NOP ? RowWidth'(own_address) : bank_address;

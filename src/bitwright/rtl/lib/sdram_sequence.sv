@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an SDRAM wants besides reads and writes: the sequence after power-up (PowerUp cycles of rest,
-// precharge, Refreshes refreshes, mode register: bursts of 4, CAS latency 3), and a refresh every
-// Refresh cycles on average. hold_o: nobody else may command; quiet_i: nothing is going on that a
-// precharge of all banks would disturb. sync_i asks for a refresh out of turn; synced_o says for a
-// cycle that it is over: all banks are closed, nobody waits for anything, and the interval begins
-// anew, so that what follows does not depend on what was before.
-// Commands {ras, cas, we}, low active. Times in cycles of two clocks of the chip.
+// What an SDRAM wants besides reads and writes: the sequence after power-up (PowerUp cycles of
+// rest, precharge, Refreshes refreshes, mode register: bursts of 4, CAS latency 3), and a refresh
+// every Refresh cycles on average. hold_o: nobody else may command; quiet_i: nothing is going on
+// that a precharge of all banks would disturb. sync_i asks for a refresh out of turn; synced_o says
+// for a cycle that it is over: all banks are closed, nobody waits for anything, and the interval
+// begins anew, so that what follows does not depend on what was before. Commands {ras, cas, we},
+// low active. Times in cycles of two clocks of the chip.
 `default_nettype none
 module sdram_sequence #(
   parameter int Rp        = 2,

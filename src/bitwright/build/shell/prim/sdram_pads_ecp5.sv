@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pads of an SDRAM on ECP5: the two commands of a cycle of clk_i (the lower half of the data first) by
-// registers of double data rate, which the chip, at twice the clock, takes one by one. Its clock is
-// fast_i inverted, through a register of the same kind: the chip's edge stands in the middle of what
-// comes to it. Commands and data are on the pins three cycles later; dq_o is what was on the wires in
-// both halves of the cycle before the last.
+// Pads of an SDRAM on ECP5: the two commands of a cycle of clk_i (the lower half of the data first)
+// by registers of double data rate, which the chip, at twice the clock, takes one by one. Its clock
+// is fast_i inverted, through a register of the same kind: the chip's edge stands in the middle of
+// what comes to it. Commands and data are on the pins three cycles later; dq_o is what was on the
+// wires in both halves of the cycle before the last.
 `default_nettype none
 module sdram_pads_ecp5 (
   input  logic        clk_i,
