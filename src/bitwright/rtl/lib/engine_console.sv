@@ -10,8 +10,8 @@
 // (sync_o, synced_i), so a run takes as many cycles as the next one.
 `default_nettype none
 module engine_console #(
-  parameter int          Burst       = 14,
-  parameter int unsigned MemoryWords = 4194304
+  parameter int Burst       = 14,
+  parameter int MemoryWords = 4194304
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
