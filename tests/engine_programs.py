@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random programs of the engine: blocks that load, execute and store, with the fewest tokens.
 
-Block i uses half i mod 2 of every buffer, so that its LOADs may run beside the EXEC in front of it
-and its STORE beside the EXEC behind it. What an instruction may be is what the emulator takes: a
+Block i uses half i mod 2 of every buffer, so that its LOADs may run beside the EXECs in front of it
+and its STORE beside the EXECs behind it. What an instruction may be is what the emulator takes: a
 candidate that it refuses (banks, words never written) is drawn again.
 """
 
@@ -211,10 +211,13 @@ def _block(draft: Draft, memory: Memory, number: int) -> None:
     draft.program += loads
     scratch = Memory(memory.words.copy(), memory.written.copy())
     machine = emulate((*draft.program, Halt()), scratch, draft.config)
-    given, finish, job = _accepted(draft, machine, half)
-    # Its results' region is free when the STORE of the block before the last one is over.
-    job = replace(job, wait=L | (S if old else 0), signal=L | S)
-    draft.program += [given, finish, job]
+    # Up to three EXECs, one behind the other. Their results' region is free when the STORE of the
+    # block before the last one is over.
+    jobs = [_accepted(draft, machine, half) for _ in range(draft.below(3, 1))]
+    for place, (given, finish, job) in enumerate(jobs):
+        wait = L | (S if old else 0) if place == 0 else 0
+        signal = L | S if place == len(jobs) - 1 else 0
+        draft.program += [given, finish, replace(job, wait=wait, signal=signal)]
     y = draft.below(3, 1)
     store = Store(
         wait=X, signal=X, memory=draft.stored + draft.below(5), x=region // y, y=y,

@@ -3,61 +3,114 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.e2e.tiny import tiny_recipe
+from tests.e2e.tools import Tools
+from tests.engine_programs import SMALL
 
 from bitwright.base.errors import RecipeError, RunError
-from bitwright.engine import ENGINES, EngineConfig
 from bitwright.engine.image import EngineImage
-from bitwright.ir import INTEGER, load_graph
+from bitwright.formats import parse_format
+from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, load_graph
 from bitwright.pipeline.api import Pipeline, estimate_recipe
 from bitwright.pipeline.designs import steps
 from bitwright.pipeline.designs.folder import Design, open_design
 from bitwright.pipeline.steps.results import load_result
-from bitwright.pipeline.steps.results_hardware import EngineResult
+from bitwright.pipeline.steps.results_hardware import EngineResult, SimulateResult
 
 
-def test_a_recipe_for_the_engine(built: Path, tmp_path: Path) -> None:
-    """The trained network of another run: only `map` differs, and it is the last step."""
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """The file of a small engine."""
+    path = tmp_path / "small.json"
+    path.write_text(SMALL.to_json())
+    return path
+
+
+def simulators() -> int:
+    """How many compiled simulators the cache holds."""
+    return sum(1 for _ in (Path(os.environ["BITWRIGHT_CACHE"]) / "simulators").iterdir())
+
+
+def test_a_recipe_for_the_engine(
+    built: Path, tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trained network of another run, compiled, proven on the RTL, implemented (but for the
+    tools) and reported anew.
+    """
+    tools = Tools(monkeypatch, fmax=70.0, bitstream=70.0)
     run = tmp_path / "run"
     shutil.copytree(built, run)
-    recipe = tiny_recipe(hardware={"kind": "engine"})
+    recipe = tiny_recipe(hardware={"kind": "engine", "engine": str(small)})
     pipeline = Pipeline(recipe, run)
+    pipeline.build(until="simulate")
+    assert [o.name for o in pipeline.outcomes if not o.was_done] == ["map", "simulate"]
     summary = pipeline.build()
-    assert [o.name for o in pipeline.outcomes if not o.was_done] == ["map"]
+    assert tools.calls == 1
     found = load_result(EngineResult, run / "04-map")
-    assert found.engine == "4x8x8" and found.images == 4 and found.compared_values > 0
+    assert found.engine == "2x8x8" and found.images == 4 and found.compared_values > 0
     assert found.host == ("top_k of scores, k = 1",)
-    assert 0 < found.utilisation < 1
-    assert found.cycles >= sum(layer.busy for layer in found.layers)
+    assert found.exact and 0 < found.utilisation < 1
+    standing = sum(wait.cycles for wait in found.waits)
+    assert sum(layer.busy for layer in found.layers) + standing <= found.cycles
+    proof = load_result(SimulateResult, run / "05-simulate")
+    assert proof.interval == proof.predicted_interval == found.cycles
+    assert proof.instructions > 12 * (found.instructions // 2) and proof.differences == 0
     rows = {row.label: row for row in summary.rows}
+    assert rows["accuracy, RTL"].figure.count == 12
     assert rows["cycles an image, predicted"].figure.value == found.cycles
-    assert "50,000 asked for and kept" in rows["images a second"].note
+    assert rows["Fmax"].figure.value == 70 and rows["LUT"].figure.value == 1
+    assert rows["images a second"].figure.value == pytest.approx(7e7 / found.cycles, abs=1)
+    assert "70 MHz, reached; 100 were asked for" in rows["images a second"].note
     image = EngineImage.from_bytes((run / "04-map" / "program.bwe").read_bytes())
-    assert image.config == ENGINES["e256"] and len(image.program) == found.instructions
-    with pytest.raises(RecipeError, match="a run of kind engine has no step 'simulate'"):
-        pipeline.step("simulate")
-    assert estimate_recipe(recipe)["engine"] == "4x8x8"
+    assert image.config == SMALL and len(image.program) == found.instructions
+    page = (run / "07-report" / "report.html").read_text()
+    for words in ("The three units over time", "waits for weights of", "every layer", "2x8x8"):
+        assert words.lower() in page.lower()
+    assert "instructions began and ended in the predicted cycle" in summary.proof
+    assert estimate_recipe(recipe)["cycles"] == pytest.approx(found.cycles, rel=0.05)
 
 
-def test_a_design_folder_for_an_engine_of_ones_own(built: Path, tmp_path: Path) -> None:
+def test_a_second_network_on_the_same_circuit(built: Path, tmp_path: Path, small: Path) -> None:
+    """In a design folder: its program is another, the simulator the one of before."""
     graph = load_graph(built / "03-lower" / "graph.bwg", {"integer": INTEGER})
-    config = tmp_path / "small.json"
-    config.write_text(EngineConfig(pixels=2, feature_words=1 << 12).to_json())
-    folder = tmp_path / "design"
-    wanted = {"kind": "engine", "engine": str(config)}
-    Design(folder, graph, steps_settings(wanted)).save()
-    design = open_design(folder)
-    made = load_result(EngineResult, steps.map_design(design))
-    assert made.engine == "2x8x8"
-    labels = [row.label for row in steps.summary_of(design)]
-    assert "utilisation" in labels and "LUT" not in labels
-    for verb in (steps.simulate_design, steps.implement_design, steps.report_design):
-        with pytest.raises(RecipeError, match="it ends with the program"):
-            verb(design)
+    folders = []
+    for name, network in (("one", graph), ("two", other_network())):
+        folder = tmp_path / name
+        wanted = {"kind": "engine", "engine": str(small), "target": "ecp5-25k"}
+        Design(folder, network, steps_settings(wanted)).save()
+        design = open_design(folder)
+        made = load_result(EngineResult, steps.map_design(design))
+        assert made.engine == "2x8x8"
+        steps.simulate_design(design)
+        page = steps.report_design(design) / "report.html"
+        assert "The three units over time" in page.read_text()
+        labels = [row.label for row in steps.summary_of(design)]
+        assert "utilisation" in labels and "LUT" not in labels
+        folders.append((folder, simulators()))
+    (one, before), (two, after) = folders
+    assert before == after
+    files = [folder / "map" / "program.bwe" for folder in (one, two)]
+    assert files[0].read_bytes() != files[1].read_bytes()
+    for path in sorted((one / "map" / "rtl").rglob("*.*")):
+        assert path.read_bytes() == (two / path.relative_to(one)).read_bytes()
+    with pytest.raises(RecipeError, match="there is no hardware graph"):
+        steps.diff_design(open_design(two))
+
+
+def other_network() -> Graph:
+    """A convolution of an image of another size."""
+    builder = GraphBuilder("other", INTEGER)
+    pixels = parse_format("uint8")
+    edge = builder.input("x", TensorType((5, 6, 3), pixels, (1.0,), 0, 255))
+    weight = np.random.default_rng(0).integers(-8, 8, (9, 3, 3, 3))
+    attrs = {"padding": (1, 1, 1, 1), "weight_format": "int4", "weight_scale": (1.0,)}
+    return builder.finish(builder.add("conv", (edge,), attrs=attrs, params={"weight": weight}))
 
 
 def steps_settings(hardware: dict[str, str]) -> object:

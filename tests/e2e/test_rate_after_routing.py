@@ -7,24 +7,22 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from tests.e2e.tiny import tiny_recipe
+from tests.e2e.tools import Tools
 from torch import nn
 
 import bitwright
 from bitwright.base.errors import RecipeError
-from bitwright.base.figures import Figure, Resources, Source
-from bitwright.base.files import atomic_write
 from bitwright.build.implement import (
     RESULT,
-    ImplementOptions,
-    ImplementResult,
     read_result,
 )
-from bitwright.build.target import Target
+from bitwright.hw.options import Problem
+from bitwright.hw.template import template
+from bitwright.ir import INTEGER, load_graph
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.designs.folder import open_design
 from bitwright.pipeline.designs.steps import (
@@ -39,32 +37,16 @@ from bitwright.pipeline.steps.results_hardware import MapResult
 RATE = 50_000.0
 
 
-class Tools:
-    """Place and route that reach one clock, whatever they get."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, fmax: float, bitstream: float) -> None:
-        self.fmax, self.bitstream, self.calls = fmax, bitstream, 0
-        monkeypatch.setattr("bitwright.build.implement.implement", self)
-
-    def __call__(
-        self, design: Path, target: Target, out: Path, options: ImplementOptions, progress: Any
-    ) -> ImplementResult:
-        self.calls += 1
-        assert (design / "design.json").is_file() and options.clock_mhz
-        clock, fmax = options.clock_mhz, Figure(self.fmax, "MHz", Source.PLACE_AND_ROUTE)
-        missed = options.needed_mhz if (options.needed_mhz or 0) > self.fmax else None
-        luts = Figure(1, "LUT", Source.PLACE_AND_ROUTE)
-        result = ImplementResult(
-            target.name, target.part, target.flow.value, clock, {"fmax_mhz": fmax, "lut": luts},
-            target.capacity, Resources(), Resources(), {}, None, self.fmax >= clock,
-            None if missed else self.bitstream, 1, {}, {}, (), 1e6, missed,
-        )  # fmt: skip
-        atomic_write(out / RESULT, result.to_json())
-        return result
-
-
 def interval(folder: Path) -> int:
     return load_result(MapResult, folder).interval
+
+
+def fastest_interval(run: Path) -> int:
+    """The least that any folding of the run's network gives."""
+    graph = load_graph(run / "03-lower" / "graph.bwg", {"integer": INTEGER})
+    found = Problem(template(graph), "ecp5").fastest(None)
+    assert found is not None
+    return found
 
 
 def test_a_run_searches_again_for_the_clock_that_was_reached(
@@ -106,6 +88,22 @@ def test_a_rate_that_nothing_keeps_leaves_the_design_that_is_there(
     assert tools.calls == 2, "a second call does nothing"
 
 
+def test_margins_shrink_where_the_network_cannot_be_folded_as_fast(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With five percent off there is no folding; without it there is one."""
+    pipeline = Pipeline(tiny_recipe(), copied)
+    least = fastest_interval(copied)
+    clock = RATE * least / 1e6 * 1.001
+    assert clock * 1e6 / interval(copied / "04-map") < RATE
+    tools = Tools(monkeypatch, fmax=clock, bitstream=clock)
+    summary = pipeline.step("implement")
+    assert tools.calls == 2 and interval(copied / "04-map") == least
+    note = next(row.note for row in summary.rows if row.label == "images a second")
+    assert "50,000 asked for and kept" in note
+    assert f"rate_clock_mhz: {round(clock, 3)}" in (copied / "recipe.yaml").read_text()
+
+
 def figures(report: Path) -> list[str]:
     record = json.loads((report / "report.json").read_text())
     return [row["label"] for row in record["summary"]]
@@ -139,9 +137,13 @@ def test_a_design_folder_searches_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert "Fmax" in found and "cycles an image, simulated" not in found
     with design.alone(), design.alone():
         assert subprocess.run(
-            [sys.executable, "-m", "bitwright", "simulate", str(design.folder)],
+            [
+                sys.executable, "-m", "bitwright", "simulate", str(design.folder),
+                "--set", "simulate.images=5",
+            ],
             capture_output=True, text=True, check=False, timeout=60,
         ).stderr.count("is in use by")  # fmt: skip
+    assert open_design(design.folder).settings.simulate.images == 3, "the other one changed nothing"
     other = open_design(design.folder, ["hardware.target_fps=190000"])
     assert other.settings.hardware.rate_clock_mhz is None, "it was of another goal"
 

@@ -5,16 +5,17 @@ model, whatever that memory does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.engine_programs import SMALL, random_program
+from tests.engine_rtl import check_memory
 
-from bitwright.base.errors import GraphError
+from bitwright.base.errors import GraphError, ProgramError
+from bitwright.engine.checker import check_program
 from bitwright.engine.config import ENGINES
-from bitwright.engine.emulator import Memory, emulate, expand, outside_words
+from bitwright.engine.emulator import Memory, emulate
 from bitwright.engine.isa import (
     Buffer,
     Exec,
@@ -23,13 +24,16 @@ from bitwright.engine.isa import (
     Instruction,
     Load,
     Output,
+    Post,
+    Reduce,
     Store,
     Unit,
     encode_program,
 )
-from bitwright.engine.timing import Timing, simulate
-from bitwright.rtl.emit_engine import EVENTS, emit_engine
-from bitwright.sim import ProgramJob, ProgramRun, Simulator, run_program, standard_stalls
+from bitwright.engine.timing import simulate
+from bitwright.rtl.emit_engine import emit_engine
+from bitwright.sim import ProgramJob, Simulator, run_program, standard_stalls
+from bitwright.sim.engines import check_cycles
 
 L, X, S = 1 << Unit.LOAD, 1 << Unit.EXECUTE, 1 << Unit.STORE
 
@@ -42,21 +46,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Simulator:
     return Simulator.build(folder)
 
 
-def check_memory(
-    program: Sequence[Instruction], before: Memory, after: Memory, run: ProgramRun
-) -> None:
-    """What the emulator says was written is there, and nothing else has changed."""
-    stored = np.zeros(len(before.words), np.bool_)
-    for _, instruction, bases in expand(program):
-        if isinstance(instruction, Store):
-            stored[outside_words(instruction, bases, len(stored), "a store")] = True
-    got = run.memory.reshape(before.words.shape)
-    undefined = stored[:, np.newaxis] & ~after.written
-    wrong = (got != after.words) & ~undefined
-    assert not wrong.any(), f"word {int(np.argwhere(wrong)[0][0])} differs"
-
-
-def check_program(engine: Simulator, seed: int) -> None:
+def check_random_program(engine: Simulator, seed: int) -> None:
     """Two runs of a random program on a memory with stalls, some after a reset in mid-run: all of
     the memory is the emulator's, all cycles are the timing model's.
     """
@@ -77,27 +67,17 @@ def check_program(engine: Simulator, seed: int) -> None:
             check_cycles(program, run, timing, number)
 
 
-def check_cycles(program: Sequence[Instruction], run: ProgramRun, timing: Timing, n: int) -> None:
-    """Begin and end of every instruction, and of run n, are those of the timing model."""
-    assert (run.start, run.end, run.cycles) == (timing.start[n], timing.done[n], timing.cycles[n])
-    for name, kind in (("load", Load), ("execute", Exec), ("store", Store)):
-        rows = [number for number, one in enumerate(program) if isinstance(one, kind)]
-        for what, cycles in (("begins", timing.begin), ("ends", timing.end)):
-            got = run.when(EVENTS.index(f"{name} {what}")) + run.start
-            assert got.tolist() == cycles[n, rows].tolist(), f"{name} {what}"
-
-
 @pytest.mark.parametrize("first", range(0, 24, 6))
 def test_random_programs(engine: Simulator, first: int) -> None:
     for seed in range(first, first + 6):
-        check_program(engine, seed)
+        check_random_program(engine, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(100, 1100, 50))
 def test_a_thousand_random_programs(engine: Simulator, first: int) -> None:
     for seed in range(first, first + 50):
-        check_program(engine, seed)
+        check_random_program(engine, seed)
 
 
 def copier(words: int, source: int, target: int) -> tuple[Instruction, ...]:
@@ -184,3 +164,68 @@ def test_one_convolution_on_e256(tmp_path: Path) -> None:
     for stalls in standard_stalls(1):
         (run,) = run_program(simulator, ProgramJob(memory.words.tobytes()), stalls)
         check_memory(program, memory, after, run)
+
+
+def two_loads(token: bool) -> tuple[Instruction, ...]:
+    """Two LOADs of the same words, the second one begun while the first one's still come; what is
+    stored waits for the second (token), or for the first alone.
+    """
+    many = Load(buffer=Buffer.FEATURES, memory=200, x=200, signal=0 if token else S)
+    few = Load(buffer=Buffer.FEATURES, memory=600, x=100, address=60, signal=S if token else 0)
+    return (many, few, Store(wait=L, memory=800, x=200), Halt())
+
+
+def test_a_load_that_begins_while_the_words_of_the_one_before_still_come(engine: Simulator) -> None:
+    """Its end tells of both, its beginning of neither: one token is enough, the wrong one is not,
+    and the checker knows.
+    """
+    rng = np.random.default_rng(5)
+    before = Memory.empty(1024, 8)
+    before.put(200, rng.integers(0, 256, (500, 8)).astype(np.uint8))
+    for token in (True, False):
+        program = two_loads(token)
+        before.put(0, np.frombuffer(encode_program(program), np.uint8).reshape(-1, 8))
+        if token:
+            check_program(program, SMALL, 1024)
+        else:
+            with pytest.raises(ProgramError, match="nothing orders it behind instruction 1"):
+                check_program(program, SMALL, 1024)
+        after = Memory(before.words.copy(), before.written.copy())
+        emulate(program, after, SMALL)
+        wrong = 0
+        for stalls in standard_stalls(7):
+            (run,) = run_program(engine, ProgramJob(before.words.tobytes()), stalls)
+            first = run.events[run.events[:, 1] & 1 == 1][:2, 0]
+            ended = run.events[run.events[:, 1] & 2 == 2][0, 0]
+            assert first[1] < ended  # the second one begins before the first one ends
+            wrong += bool((run.memory.reshape(-1, 8)[800:1000] != after.words[800:1000]).any())
+        assert wrong == 0 if token else wrong > 0
+
+
+def test_a_threshold_of_the_largest_number(engine: Simulator) -> None:
+    """It counts for the largest number alone: no tap of a maximum within the image gives -2^31,
+    whose complement that is.
+    """
+    limits = np.full((8, 16), (1 << 31) - 1, np.int64)
+    limits[:, 0], limits[:, 1] = -(1 << 31), (1 << 31) - 2
+    limits[:, 15] = np.arange(8) % 2  # every second channel is flipped
+    before = Memory.empty(1024, 8)
+    before.put(200, limits.astype("<i4").view(np.uint8).reshape(-1, 8))
+    before.put(400, np.ones((64, 8), np.uint8))
+    program = (
+        Load(buffer=Buffer.PARAMETERS, memory=200, x=64),
+        Load(buffer=Buffer.FEATURES, memory=400, x=8),
+        Load(buffer=Buffer.WEIGHTS, memory=400, x=8, signal=X),
+        Input(pixel=1, row=2, tap_x=1, tap_y=2, plane=8, height=1, width=1, patch=1),
+        Output(plane=8, row=2, post=Post.THRESHOLD),
+        Exec(wait=L, signal=S, out=16, x=1, groups_x=1, groups_y=1, last_x=2, last_y=1, kh=1, kw=1,
+             kc=1, outputs=1, reduce=Reduce.MAX),
+        Store(wait=X, memory=800, x=2, address=16),
+        Halt(),
+    )  # fmt: skip
+    before.put(0, np.frombuffer(encode_program(program), np.uint8).reshape(-1, 8))
+    after = Memory(before.words.copy(), before.written.copy())
+    emulate(program, after, SMALL)
+    assert after.words[800].tolist() == [1, 15] * 4
+    (run,) = run_program(engine, ProgramJob(before.words.tobytes()))
+    check_memory(program, before, after, run)

@@ -85,3 +85,55 @@ class FifoRow(Record):
     depth: int
     width: int
     high_water: int | None = None
+
+
+class EngineLayerRow(Record):
+    """What a layer takes of a programmed engine's array, in cycles.
+
+    Attributes:
+        busy: cycles of its instructions.
+        waits: cycles that the array stood still in it, by what it waited for: ``load``, ``store``,
+            ``execute`` (results of its own) or ``fetch``.
+        macs: multiply-accumulates of the network's convolutions and dense layers.
+        utilisation: macs of what the array could do in the layer's time.
+    """
+
+    name: str
+    busy: int
+    waits: dict[str, int]
+    macs: int
+    utilisation: float
+
+
+class EngineWaitRow(Record):
+    """Cycles that the array stood still in a layer, and for what of which layer."""
+
+    layer: str
+    what: str
+    of: str
+    cycles: int
+
+
+class EngineSpanRow(Record):
+    """A unit of the engine at work on a layer, from one cycle to another."""
+
+    unit: str
+    layer: str
+    begin: int
+    end: int
+
+
+class EngineRow(Record):
+    """A network on a programmed engine.
+
+    Attributes:
+        engine: ``PxIxO``.
+        cycles: of an image.
+        spans: of the three units, those of a layer that nearly touch as one.
+    """
+
+    engine: str
+    cycles: int
+    layers: tuple[EngineLayerRow, ...]
+    waits: tuple[EngineWaitRow, ...]
+    spans: tuple[EngineSpanRow, ...]

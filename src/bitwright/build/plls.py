@@ -11,6 +11,7 @@ from bitwright.base.errors import TargetError
 from bitwright.build.target import Board
 
 _TINY = 1e-6
+_APART = 1e-3  # settings closer than that are one
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,22 @@ def choose_clock(
             hint=f"ask for a clock of {least:g} to {most:g} MHz",
         )
     return best
+
+
+def least_clock(input_mhz: float, needed_mhz: float, most_mhz: float, family: str) -> Clock:
+    """The slowest setting that is not below a frequency, and not above another; where there is none
+    between them, as `choose_clock` for the other.
+
+    Raises:
+        TargetError: as `choose_clock`.
+    """
+    found = choose_clock(input_mhz, most_mhz, family)
+    while found.mhz - _APART >= max(needed_mhz, _pll(family).output[0]):
+        slower = choose_clock(input_mhz, found.mhz - _APART, family)
+        if slower.mhz < needed_mhz - _TINY:
+            break
+        found = slower
+    return found
 
 
 def _divided(oscillator: float, wanted: float, pll: _Pll, double: bool) -> tuple[float, int]:

@@ -10,10 +10,13 @@ A program is safe if
 3. no counter of tokens can pass 255.
 
 What is known to be complete when an instruction begins is a vector: of each unit, how many
-instructions. A unit does its own in order (an EXEC begins before the results of the one before it
-are written, so of its own unit X knows only what a wait for itself says); taking the k-th token of
-a unit tells everything that the giver of the k-th one knew, and that it is complete. The accesses
-are the instruction's own addresses, word by word; none of it is taken from the compiler.
+instructions. Taking the k-th token of a unit tells everything that the giver of the k-th one knew
+when it began, and that it is complete, with all that its unit did before it: a unit's instructions
+complete in order. They do not begin in order: a LOAD begins while the words of the one before it
+still come, an EXEC before the results of the one before it are written. So that an instruction has
+begun says nothing of those of its own unit, but for what a wait of X for itself says. The words of
+two LOADs go in, and those of two STOREs out, in the order of the program: these need no more. The
+accesses are the instruction's own addresses, word by word; none of it is taken from the compiler.
 """
 
 from __future__ import annotations
@@ -113,8 +116,6 @@ class _Checker:
         unit = int(instruction.unit)
         own = len(self.numbers[unit])
         known = self.knows[unit].copy()
-        if unit != Unit.EXECUTE:
-            known[unit] = own  # one at a time, each complete before the next
         for other in _UNITS:
             if not instruction.wait >> other & 1:
                 continue

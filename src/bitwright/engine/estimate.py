@@ -28,7 +28,8 @@ class Span:
         number: of the instruction in the program.
         ready: when its unit was free for it; begin: when it had its tokens too; end: when the unit
             is free again.
-        waited: the unit whose token came last, if it had to wait for one.
+        waited: the unit whose token came last, if it had to wait for one; giver: the instruction
+            that gave it.
     """
 
     number: int
@@ -37,6 +38,7 @@ class Span:
     begin: float
     end: float
     waited: Unit | None
+    giver: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,14 @@ class Timeline:
     cycles: int
 
 
-def exec_cycles(job: Exec, given: Input, config: EngineConfig) -> int:
-    """Cycles that an EXEC occupies X, `exec_start` included."""
-    steps = job.kh * job.kw * job.kc * given.passes
+def exec_period(job: Exec, given: Input, config: EngineConfig) -> int:
+    """Cycles for which an EXEC keeps unit X; its signal comes `exec_result` cycles later."""
     groups = job.outputs * job.groups_y * job.groups_x
-    return groups * max(steps, config.drain) + config.constants.exec_start
+    steps, drain = job.kc * job.kh * job.kw * given.passes, config.drain
+    # Values of an EXEC follow its first sums to the post lanes: they must not come there while
+    # results of the EXEC before it still leave.
+    late = drain - 1 if steps < drain else 0
+    return groups * max(steps, drain) + late + config.constants.exec_start
 
 
 def move_cycles(move: Load | Store, config: EngineConfig) -> float:
@@ -77,9 +82,10 @@ def timeline(program: Sequence[Instruction], config: EngineConfig) -> Timeline:
     constants = config.constants
     free = {unit: 0.0 for unit in _UNITS}
     begun: dict[Unit, list[float]] = {unit: [] for unit in _UNITS}
-    given: dict[tuple[int, int], list[float]] = {}
+    given: dict[tuple[int, int], list[tuple[float, int]]] = {}
     taken: dict[tuple[int, int], int] = {}
-    fetched = complete = memory = 0.0
+    fetched = memory = 0.0
+    complete = (0.0, -1)  # the last EXEC
     setting = Input()
     spans: list[Span] = []
     for number, instruction, _ in expand(program):
@@ -88,24 +94,24 @@ def timeline(program: Sequence[Instruction], config: EngineConfig) -> Timeline:
         if len(queue) >= constants.queue:
             fetched = max(fetched, queue[-constants.queue])
         ready = begin = max(free[unit], fetched)
-        waited = None
+        waited = giver = None
         for other in _UNITS:
             if instruction.wait >> other & 1:
-                at = complete if other == unit else _take(given, taken, other, unit)
+                at, who = complete if other == unit else _take(given, taken, other, unit)
                 if at > begin:
-                    begin, waited = at, other
+                    begin, waited, giver = at, other, who
         end, done, memory = _end(instruction, begin, setting, memory, config)
         if isinstance(instruction, Input):
             setting = instruction
         if unit == Unit.EXECUTE and not isinstance(instruction, Input | Output):
-            complete = done
+            complete = done, number
         for other in _UNITS:
             if instruction.signal >> other & 1:
-                given.setdefault((unit, other), []).append(done)
+                given.setdefault((unit, other), []).append((done, number))
         free[unit] = end
         queue.append(begin)
-        spans.append(Span(number, unit, ready, begin, end, waited))
-    last = max([*free.values(), complete, fetched])
+        spans.append(Span(number, unit, ready, begin, end, waited, giver))
+    last = max([*free.values(), complete[0], fetched])
     return Timeline(tuple(spans), round(last))
 
 
@@ -114,7 +120,7 @@ def _end(
 ) -> tuple[float, float, float]:
     """When the unit is free, when the instruction is complete, when the memory is free."""
     if isinstance(instruction, Exec):
-        end = begin + exec_cycles(instruction, setting, config)
+        end = begin + exec_period(instruction, setting, config)
         return end, end + config.constants.exec_result, memory
     if isinstance(instruction, Load | Store):
         # Loads and stores share the memory; whoever begins first has it.
@@ -125,9 +131,9 @@ def _end(
 
 
 def _take(
-    given: dict[tuple[int, int], list[float]], taken: dict[tuple[int, int], int], giver: int,
-    taker: int,
-) -> float:  # fmt: skip
+    given: dict[tuple[int, int], list[tuple[float, int]]], taken: dict[tuple[int, int], int],
+    giver: int, taker: int,
+) -> tuple[float, int]:  # fmt: skip
     number = taken.get((giver, taker), 0)
     taken[giver, taker] = number + 1
     tokens = given.get((giver, taker), [])

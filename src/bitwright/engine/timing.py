@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from bitwright.base.errors import ProgramError
 from bitwright.base.native import INT, INT64, POINTER, Program
 from bitwright.engine.config import EngineConfig
+from bitwright.engine.estimate import exec_period
 from bitwright.engine.isa import Buffer, Exec, Halt, Input, Instruction, Load, Loop, Store
 from bitwright.engine.sdram import SDRAM_TIMES
 
@@ -84,13 +85,6 @@ class Timing:
     def cycles(self) -> Cycles:
         """Of each run, as the engine counts them."""
         return self.done - self.start - 1
-
-
-def exec_period(job: Exec, given: Input, config: EngineConfig) -> int:
-    """Cycles for which an EXEC keeps unit X."""
-    groups = job.outputs * job.groups_y * job.groups_x
-    steps = job.kc * job.kh * job.kw * given.passes
-    return groups * max(steps, config.drain) + config.constants.exec_start
 
 
 def simulate(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import RecipeError
+from bitwright.base.nouns import noun_of
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.trust import importable
 from bitwright.pipeline.designs.own import BuiltModel, build_model
@@ -68,7 +69,11 @@ class Pipeline:
         """
         _check_step(name)
         if name not in Workspace(self.recipe).step_names:
-            raise _no_such_step(self.recipe, name)
+            raise RecipeError(
+                "the recipe names no teacher of its own",
+                where="teacher",
+                hint="add a section teacher with a model and its training",
+            )
         return self._run(None, name)
 
     def pending(self) -> list[str]:
@@ -156,30 +161,18 @@ def estimate_recipe(
     from bitwright.pipeline.steps.results_run import Results
 
     work = Workspace(_loaded(recipe), progress)
-    mapped = dry_run(work)
-    if isinstance(mapped, EngineResult):
-        rates = [row.model_dump(mode="json") for row in rate_rows(Results(engine=mapped))]
-        return mapped.model_dump(mode="json") | {"rates": rates}
-    rates = [row.model_dump(mode="json") for row in rate_rows(Results(map=mapped))]
+    mapped, noun = dry_run(work), noun_of(work.data.train.noun)
+    found = (
+        Results(engine=mapped, inputs=noun)
+        if isinstance(mapped, EngineResult)
+        else Results(map=mapped, inputs=noun)
+    )
+    rates = [row.model_dump(mode="json") for row in rate_rows(found)]
     return mapped.model_dump(mode="json") | {"rates": rates}
 
 
 def _loaded(recipe: str | Path | Recipe) -> Recipe:
     return recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-
-
-def _no_such_step(recipe: Recipe, name: str) -> RecipeError:
-    if name == "teach":
-        return RecipeError(
-            "the recipe names no teacher of its own",
-            where="teacher",
-            hint="add a section teacher with a model and its training",
-        )
-    return RecipeError(
-        f"a run of kind {recipe.hardware.kind} has no step {name!r}: it ends with the program",
-        where="hardware.kind",
-        hint="`bitwright map` compiles and proves the program; kind dataflow has every step",
-    )
 
 
 def _check_step(name: str) -> None:

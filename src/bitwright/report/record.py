@@ -9,7 +9,15 @@ from typing import Any
 from pydantic import AliasChoices, Field, model_validator
 
 from bitwright.base.figures import Figure, Resources
-from bitwright.base.records import BlockRow, EdgeRow, FifoRow, OperandRow, PathRow, Record
+from bitwright.base.records import (
+    BlockRow,
+    EdgeRow,
+    EngineRow,
+    FifoRow,
+    OperandRow,
+    PathRow,
+    Record,
+)
 from bitwright.train.precision_rows import PrecisionRow
 
 
@@ -137,6 +145,8 @@ class Report(Record):
         distribution: values of that metric over the images of the integer graph: middle of each
             bar, and how many images it has; empty where all are right or wrong.
         legend: what is drawn on the sample images.
+        engine: of kind ``engine``: where its cycles go; None for a circuit of the network's own.
+        inputs: what the inputs are called, in the plural.
     """
 
     name: str
@@ -149,6 +159,7 @@ class Report(Record):
     metric: str = "accuracy"
     distribution: tuple[tuple[str, int], ...] = ()
     legend: str = ""
+    inputs: str = "images"
     proof: tuple[str, ...] = ()
     curves: tuple[Curve, ...] = ()
     precision: tuple[PrecisionRow, ...] = ()
@@ -160,6 +171,7 @@ class Report(Record):
     target: str = ""
     critical_path: tuple[PathRow, ...] = ()
     edges: tuple[EdgeRow, ...] = ()
+    engine: EngineRow | None = None
     interval: int = 0
     clock_mhz: float = 0
     lut_kind: str = ""

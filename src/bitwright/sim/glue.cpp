@@ -94,7 +94,7 @@ template <std::size_t N> void get(const VlWide<N>& port, uint8_t* bytes, size_t 
   if (says.r_valid) {                             \
     put(t.PORT##_rdata, says.r_data, WIDTH / 8);  \
     t.PORT##_rid = says.r_id;                     \
-    t.PORT##_rresp = 0;                           \
+    t.PORT##_rresp = says.r_error ? 2 : 0;        \
     t.PORT##_rlast = says.r_last;                 \
   }
 #define BW_READ_REQUESTS(PORT)             \
@@ -108,7 +108,7 @@ template <std::size_t N> void get(const VlWide<N>& port, uint8_t* bytes, size_t 
   t.PORT##_wready = says.w_ready;    \
   t.PORT##_bvalid = says.b_valid;    \
   t.PORT##_bid = says.b_id;          \
-  t.PORT##_bresp = 0;
+  t.PORT##_bresp = says.b_error ? 2 : 0;
 #define BW_WRITE_REQUESTS(PORT, WIDTH)                            \
   asks.aw_valid = t.PORT##_awvalid != 0;                          \
   asks.aw_address = t.PORT##_awaddr;                              \

@@ -51,12 +51,16 @@ struct Patch {
   std::string file;
 };
 
+// Bytes of a memory that are answered with an error in one run.
+struct Fault { uint64_t run, memory, low, high; };
+
 // One run of a program: cycles of start and end, and what the design says at the end.
 struct Run { uint64_t start, end, status, counted, events; };
 
 struct Job {
   uint64_t seed = 1, frames = 1, max_cycles = 0, idle_limit = 100000, drain = 0, throttle = 0;
   uint64_t pause = 0;  // cycles before every start of a program
+  int64_t again = -1;  // cycles behind a start of one that must be ignored; -1: none
   int64_t reset_at = -1;
   std::string folder = ".", trace;
 };
@@ -113,6 +117,7 @@ class Bench {
   std::vector<Port> inputs, outputs;
   std::vector<Outside> memories;
   std::vector<Patch> patches;
+  std::vector<Fault> faults;
   std::vector<Run> runs;         // complete ones
   std::vector<uint64_t> events;  // cycle, bits
   uint64_t cycle = 0, spent = 0, finish_cycle = 0, frame_error = 0, waited = 0, started = 0;
@@ -183,7 +188,8 @@ class Bench {
     for (auto& port : outputs) port.accept(*top, port.moving = port.stall.step());
     for (auto& memory : memories) memory.signals.say(*top, memory.before(cycle));
     const bool start = programs && !running && runs.size() < job.frames && waited++ >= job.pause;
-    if (programs) top->start(start);
+    const bool again = running && job.again >= 0 && cycle - started == static_cast<uint64_t>(job.again);
+    if (programs) top->start(start || again);
     tick(false);
     bool moved = programs && watch(start);
     for (auto& port : inputs) {
@@ -261,6 +267,12 @@ class Bench {
       const std::vector<uint8_t> data{std::istreambuf_iterator<char>(file), {}};
       memories.at(patch.memory).patch(patch.at, data);
     }
+    for (auto& memory : memories) memory.bad_low = memory.bad_high = 0;
+    for (const auto& fault : faults) {
+      if (fault.run != runs.size()) continue;
+      memories.at(fault.memory).bad_low = fault.low;
+      memories.at(fault.memory).bad_high = fault.high;
+    }
   }
 
   bool finished() const {
@@ -284,6 +296,7 @@ class Bench {
       else if (key == "throttle") words >> job.throttle;
       else if (key == "reset_at") words >> job.reset_at;
       else if (key == "pause") words >> job.pause;
+      else if (key == "again") words >> job.again;
       else if (key == "folder") std::getline(words >> std::ws, job.folder);
       else if (key == "trace") std::getline(words >> std::ws, job.trace);
       else if (key == "stall_in" || key == "stall_out") {
@@ -305,6 +318,10 @@ class Bench {
           stall->go = memory.stall.go;
         }
         std::getline(words >> std::ws, memory.image);
+      } else if (key == "fault") {
+        Fault fault{};
+        words >> fault.run >> fault.memory >> fault.low >> fault.high;
+        faults.push_back(fault);
       } else if (key == "patch") {
         Patch patch{};
         words >> patch.run >> patch.memory >> patch.at;

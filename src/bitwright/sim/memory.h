@@ -34,6 +34,7 @@ struct MemoryAsks {
 struct MemorySays {
   bool ar_ready = false, r_valid = false, r_last = false, aw_ready = false, w_ready = false;
   bool b_valid = false;
+  bool r_error = false, b_error = false;
   uint64_t r_id = 0, b_id = 0;
   const uint8_t* r_data = nullptr;
 };
@@ -45,6 +46,7 @@ struct Memory {
   uint64_t size = 0;                   // bytes; 0: those of the image
   double rate = 1;                     // beats a cycle and direction, at most 1
   bool mixed = false, forgets = false, writable = false;
+  uint64_t bad_low = 0, bad_high = 0;  // bytes that are answered with an error: noise; not written
   Stall stall, write_stall, word_stall;  // of requests to read, to write, of words
   uint64_t beats = 0, bursts = 0, beats_written = 0;  // since the last reset
   std::vector<uint8_t> bytes, defined;
@@ -110,7 +112,8 @@ struct Memory {
     if (credit < 1 || ready.empty()) return says;
     says.r_id = ready[mixed ? stall.random.next() % ready.size() : oldest(ready)];
     const auto& burst = waiting[says.r_id].front();
-    says.r_data = bytes.data() + burst.at;
+    says.r_error = bad(burst.at);
+    says.r_data = says.r_error ? noise : bytes.data() + burst.at;
     says.r_last = burst.left == 1;
     says.r_valid = true;
     credit -= 1;
@@ -146,8 +149,8 @@ struct Memory {
 
  private:
   struct Burst { uint64_t at, left, due, order; };
-  struct Write { uint64_t at, left, id; };
-  struct Answer { uint64_t due, id; };
+  struct Write { uint64_t at, left, id; bool bad; };
+  struct Answer { uint64_t due, id; bool bad; };
   std::map<uint64_t, std::deque<Burst>> waiting;  // by identifier; of one, in order
   std::deque<Write> writes;
   std::deque<Answer> answers;
@@ -155,6 +158,9 @@ struct Memory {
   uint64_t last_address = 0, last_write = 0, order = 0;
   double credit = 0, write_credit = 0;
   bool held = false, write_held = false;
+  const uint8_t noise[128] = {0xa5, 0x5a, 0xc3, 0x3c, 0x96, 0x69, 0xf0, 0x0f};
+
+  bool bad(uint64_t at) const { return at + width / 8 > bad_low && at < bad_high; }
 
   const MemorySays& before_chip() {
     says.ar_ready = chip->ar_ready();
@@ -187,7 +193,9 @@ struct Memory {
     says.w_ready = go && !writes.empty() && write_credit >= 1;
     if (says.b_valid) return;  // held until it is accepted
     says.b_valid = !answers.empty() && answers.front().due <= cycle;
-    if (says.b_valid) says.b_id = answers.front().id;
+    if (!says.b_valid) return;
+    says.b_id = answers.front().id;
+    says.b_error = answers.front().bad;
   }
 
   bool after_write(uint64_t cycle, const MemoryAsks& asks) {
@@ -208,7 +216,7 @@ struct Memory {
     last_write = asks.aw_address;
     if (asks.aw_valid && says.aw_ready) {
       const uint64_t at = checked(asks.aw_address, asks.aw_length + 1, "a write");
-      writes.push_back({at, asks.aw_length + 1, asks.aw_id});
+      writes.push_back({at, asks.aw_length + 1, asks.aw_id, false});
       ++bursts;
       moved = true;
     }
@@ -217,7 +225,8 @@ struct Memory {
 
   void write_word(uint64_t cycle, const MemoryAsks& asks) {
     auto& write = writes.front();
-    for (uint64_t i = 0; i < width / 8; ++i) {
+    write.bad |= bad(write.at);
+    for (uint64_t i = 0; i < width / 8 && !bad(write.at); ++i) {
       if (asks.w_strobes[i / 8] >> (i % 8) & 1) set(write.at + i, asks.w_data[i]);
     }
     write.at += width / 8;
@@ -228,7 +237,7 @@ struct Memory {
     uint64_t due = cycle + 1 + latency;
     if (jitter) due += write_stall.random.next() % (jitter + 1);
     if (!answers.empty() && due < answers.back().due) due = answers.back().due;
-    answers.push_back({due, write.id});
+    answers.push_back({due, write.id, write.bad});
     writes.pop_front();
   }
 

@@ -56,6 +56,10 @@ class ProgramJob:
         size: bytes of the memory, undefined behind the image; 0: those of the image.
         writes: one element a run: what the host writes before it, byte address -> bytes.
         pause: cycles before every start.
+        again: cycles behind every start of a second one, which finds the design running; None:
+            there is none.
+        faults: run -> bytes, from the first to the end, that the memory answers with an error: what
+            is read there is noise, what is written is lost.
         reset_at: cycle of a second reset; everything before it is thrown away but for what the
             memory holds, and all runs are done.
     """
@@ -64,6 +68,8 @@ class ProgramJob:
     size: int = 0
     writes: Sequence[Mapping[int, bytes]] = field(default=({},), repr=False)
     pause: int = 0
+    again: int | None = None
+    faults: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     reset_at: int | None = None
 
 
@@ -107,12 +113,14 @@ def run_program(
             "drain": limits.drain,
             "reset_at": -1 if job.reset_at is None else job.reset_at,
             "pause": job.pause,
+            "again": -1 if job.again is None else job.again,
             "folder": scratch,
             "trace": "" if trace is None else trace.resolve(),
         }
         lines = [f"{key} {value}" for key, value in settings.items()]
         port = design.memory_ports[0]
         lines.append(pattern.memory.job(0, port, str(scratch / "image"), job.size))
+        lines += [f"fault {run} 0 {low} {high}" for run, (low, high) in job.faults.items()]
         for run, patches in enumerate(job.writes):
             for number, (address, data) in enumerate(patches.items()):
                 name = f"patch{run}.{number}"

@@ -129,6 +129,7 @@ class Simulator:
         assertions: bool = True,
         trace: bool = False,
         frames: int = 1,
+        cycles: int | None = None,
     ) -> Simulator:
         """Compile a design folder.
 
@@ -139,13 +140,14 @@ class Simulator:
             trace: allow waveforms (slower).
             frames: about how many will be simulated; many pay a longer compilation for a faster
                 simulator.
+            cycles: about how many will be; None: those of the frames, as the design predicts.
 
         Raises:
             GraphError: the folder is not whole.
             ToolError: Verilator or the compiler is missing, or rejects the design.
         """
         design = load_design(design_dir)
-        level = optimisation(frames * design.interval)
+        level = optimisation(frames * design.interval if cycles is None else cycles)
 
         def compiled(work: Path) -> None:
             with tempfile.TemporaryDirectory(dir=work.parent, prefix=".verilator-") as scratch:

@@ -120,14 +120,15 @@ def product(node: Node, source: Value, size: tuple[int, int], config: EngineConf
         draft = _convolution(node, source, weight, 1, config)
     else:
         draft = _convolution(node, source, weight, node.integer("groups"), config)
-        draft.stride, draft.dilation = _pair(node, "stride"), _pair(node, "dilation")
-        draft.padding = _pair(node, "padding")
+        draft.stride, draft.dilation = pair_of(node, "stride"), pair_of(node, "dilation")
+        draft.padding = pair_of(node, "padding")
     draft.size, draft.bias = size, node.params.get("bias")
     draft.macs = weight.size * size[0] * size[1]
     return draft
 
 
-def _pair(node: Node, name: str) -> tuple[int, int]:
+def pair_of(node: Node, name: str) -> tuple[int, int]:
+    """(vertical, horizontal), of an attribute that may have more."""
     values = node.ints(name)
     return values[0], values[1]
 
@@ -246,8 +247,8 @@ def pool(
             ]
         )  # fmt: skip
     draft.nodes, draft.size = (node.name,), size
-    draft.kernel, draft.stride = _pair(node, "kernel"), _pair(node, "stride")
-    draft.padding = _pair(node, "padding")
+    draft.kernel, draft.stride = pair_of(node, "kernel"), pair_of(node, "stride")
+    draft.padding = pair_of(node, "padding")
     draft.reduce = Reduce.MAX if node.op == "max_pool" else Reduce.ADD
     return draft
 

@@ -15,7 +15,7 @@ from bitwright.engine.execute import THRESHOLDS
 from bitwright.engine.isa import Result, Rounding
 from bitwright.ir import IntArray, Node, TensorType
 
-_NEVER = (1 << 31) - 1
+_NEVER = (1 << 31) - 1  # of sums, which `front` keeps below
 _ALWAYS = -(1 << 31)
 _MOST_SHIFT = 47
 

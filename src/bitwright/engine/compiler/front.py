@@ -22,6 +22,7 @@ from bitwright.engine.compiler.finish import (
     signed_back,
     thresholded,
 )
+from bitwright.engine.compiler.pooling import can_pool, pooled, rising
 from bitwright.engine.compiler.values import EITHER, SIGNED, UNSIGNED, Layer, Post, Value
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.isa import Bits, Result
@@ -30,6 +31,9 @@ from bitwright.ir import INTEGER, Graph, IntArray, Node, TensorType
 _ACTIVATIONS = ("threshold", "requant", "lookup")
 _PRODUCTS = ("conv", "dense", "add", "sum_pool", "max_pool")
 _MOST = (1 << 31) - 1
+#: Of an image: each row may become a strip of its own, and each strip is planned; columns have the
+#: 16 bits of INPUT.
+_MOST_ROWS, _MOST_COLUMNS = 4096, (1 << 16) - 1
 
 
 @dataclass
@@ -56,6 +60,14 @@ def network_of(graph: Graph, config: EngineConfig) -> Network:
     """
     if graph.dialect.name != INTEGER.name:
         raise ModelError(f"the engine runs integer graphs, not {graph.dialect.name} ones")
+    for edge, kind in graph.types.items():
+        if len(kind.shape) == 3 and (kind.shape[0] > _MOST_ROWS or kind.shape[1] > _MOST_COLUMNS):
+            raise ModelError(
+                f"an image of {kind.shape[0]} x {kind.shape[1]}; the engine's have at most "
+                f"{_MOST_ROWS} x {_MOST_COLUMNS}",
+                where=f"engine, {edge}",
+                hint="use smaller images; those of one row may be signals",
+            )
     return _Front(graph, config).run()
 
 
@@ -78,7 +90,7 @@ class _Front:
             self.values[edge] = self.network.inputs[edge] = value
         for node in self.graph:
             if node.op in _ACTIVATIONS:
-                self.values[node.output] = self.activate(node.inputs[0], node)
+                self._note(node)
             elif node.op == "top_k":
                 self._host(node)
             elif node.op not in (*_PRODUCTS, "flatten", "concat", "space_to_depth", "upsample"):
@@ -90,6 +102,21 @@ class _Front:
             if producer is None or producer.op != "top_k":
                 self.network.outputs[edge] = self.output(edge)
         return self.network
+
+    def _note(self, node: Node) -> None:
+        """The value of an activation; or of the max pool behind it, if the product takes it in."""
+        readers = self.graph.consumers(node.output)
+        if len(readers) == 1 and readers[0].op == "max_pool" and not self._is_output(node.output):
+            channels = self.graph.types[node.output].channels
+            found = rising(node, channels)
+            value = found and self._pooled(node.inputs[0], *found, readers[0], readers[0].output)
+            if value is not None:
+                self.values[readers[0].output] = value
+                return
+        self.values[node.output] = self.activate(node.inputs[0], node)
+
+    def _is_output(self, edge: str) -> bool:
+        return edge in self.graph.outputs
 
     def _host(self, node: Node) -> None:
         if self.graph.consumers(node.output):
@@ -294,6 +321,10 @@ class _Front:
         """The activation moved in front of a pool of sums: a rising one commutes with the maximum,
         a falling one makes a minimum of it.
         """
+        none = np.zeros(self.graph.types[pool.output].channels, np.int64)
+        value = self._pooled(pool.inputs[0], node, none, pool, name)
+        if value is not None:
+            return value
         if node.op == "lookup":
             raise no_mapping(
                 node, "a table behind a pool of sums", "put the activation in front of the pool"
@@ -311,6 +342,31 @@ class _Front:
         if mixed:
             post = signed_back(post, draft, signs)
         return self._layer(draft, post, name, kind)
+
+    def _pooled(
+        self, edge: str, activation: Node, falls: IntArray, pool: Node, name: str
+    ) -> Value | None:
+        """Product, max pool and activation in one layer, the channels that fall negated; None if
+        they do not fit into one.
+        """
+        producer = self.graph.producer(edge)
+        if (
+            producer is None
+            or producer.op != "conv"
+            or not fits(self.graph.types[activation.output])
+        ):
+            return None
+        alone = len(self.graph.consumers(edge)) == 1 and not self._is_output(edge)
+        if not alone or edge in self.values or producer.params["weight"].shape[1:3] != (1, 1):
+            return None
+        draft, kind = self.product(producer), self.graph.types[edge]
+        if not can_pool(draft, falls):
+            return None
+        self._check_sums(producer, kind, draft)
+        size = self._size(self.graph.types[pool.output])
+        draft = pooled(draft, falls, pool, size)
+        draft.nodes = (*draft.nodes, activation.name)
+        return self._finished(draft, activation, name, kind)
 
     def _check_sums(self, node: Node, kind: TensorType, draft: Draft) -> None:
         bias = 0 if draft.bias is None else int(np.abs(draft.bias).max(initial=0))
@@ -336,7 +392,7 @@ class _Front:
             post = requantized(node, draft, self.config)
         else:
             post = looked_up(node, kind, draft, self.config)
-        if name == node.output and self._as_nibbles(draft, post, name):
+        if name in self.graph.types and self._as_nibbles(draft, post, name):
             post = replace(post, result=Result.FOUR)
         return self._layer(draft, post, name, out)
 

@@ -9,109 +9,35 @@ strips are loaded and to which they are stored, two buffers each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import gcd
 
 from bitwright.base.errors import ModelError
 from bitwright.engine.compiler.front import Network
+from bitwright.engine.compiler.segments import BUFFERS, Buffers, Plan, Segment, Wish
 from bitwright.engine.compiler.values import Layer, Value
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.isa import Result
 from bitwright.ir.placement import first_fit
 
-#: Strips of which both buffers are in use at a time: one is computed while one is moved.
-_BUFFERS = 2
 #: Planes of a strip that a layer which works plane by plane holds at a time.
 _PLANES = 8
-#: Part of a move's time that X is likely to wait for.
-_OVERLAPPED = 0.4
+#: How many buffers there may be of what is loaded plane by plane.
+_DEPTHS = (2, 3, 4, 6, 8, 12, 16, 1 << 12)
 #: Strips of the network's input.
 _FIRST_STRIPS = 4
 
 
-@dataclass
-class Buffers:
-    """Addresses in the features, used in turn, and what each can hold: rows of planes."""
-
-    addresses: list[int]
-    rows: int
-    planes: int
-
-
-@dataclass(eq=False)
-class Segment:
-    """Layers chained over strips of rows.
-
-    Attributes:
-        ends: what it makes for others, all of one height; its other results live in strips alone.
-        rows: of a strip of the ends.
-        ahead: what is loaded plane by plane has buffers for a whole strip, so that the next one is
-            loaded while this one is still computed.
-        most: rows that a strip may have.
-        buffers: of the values that it holds in strips.
-    """
-
-    layers: list[Layer]
-    ends: list[Value]
-    most: int
-    rows: int = 0
-    ahead: bool = False
-    buffers: dict[Value, Buffers] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return self.layers[-1].name
-
-    @property
-    def made(self) -> list[Value]:
-        return [layer.out for layer in self.layers]
-
-    @property
-    def height(self) -> int:
-        """Rows of the ends."""
-        return self.ends[0].height
-
-    @property
-    def strips(self) -> list[tuple[int, int]]:
-        height = self.height
-        return [(a, min(a + self.rows, height)) for a in range(0, height, self.rows)]
-
-    def needs(self, first: int, last: int) -> dict[Value, tuple[int, int]]:
-        """Rows of every value that a strip makes or reads: first and end."""
-        found: dict[Value, tuple[int, int]] = {end: (first, last) for end in self.ends}
-        for layer in reversed(self.layers):
-            below, end = layer.input_rows(*found[layer.out])
-            for value in layer.sources:
-                old = found.get(value, (below, end))
-                found[value] = (min(old[0], below), max(old[1], end))
-        return found
-
-
-@dataclass(eq=False)
-class Plan:
-    """Where values lie.
-
-    Attributes:
-        segments: in order.
-        resident: root -> address in the features, of the values that lie there as a whole.
-        hidden: values that live in strips alone.
-    """
-
-    segments: list[Segment]
-    resident: dict[Value, int]
-    hidden: set[Value]
-
-
 class _Planner:
-    def __init__(self, network: Network, config: EngineConfig) -> None:
-        self.network, self.config = network, config
+    def __init__(self, network: Network, config: EngineConfig, wish: Wish) -> None:
+        self.network, self.config, self.wish = network, config, wish
         self.segments = [
             Segment([layer], [layer.out], layer.out.height) for layer in network.layers
         ]
         self.parts: dict[Value, list[Value]] = {}
         for value in {v: 0 for la in network.layers for v in (*la.sources, la.out)}:
             self._note_parents(value)
-        self.outside: set[Value] = set()  # roots that are not resident
+        roots = {v.root[0] for layer in network.layers for v in (*layer.sources, layer.out)}
+        self.outside = {root for root in roots if root.name in wish.outside}  # not resident
         self.hidden: set[Value] = set()
         self.kept = {value.root[0] for value in network.outputs.values()}
         self.given = {value.root[0] for value in network.inputs.values()}
@@ -154,9 +80,9 @@ class _Planner:
                 elif value.root[0] in self.outside:
                     planes = self._planes(segment, value)
                     whole = segment.rows == segment.height
-                    count = _BUFFERS if planes < value.planes or not whole else 1
-                    if segment.ahead and planes < value.planes and value not in segment.made:
-                        count = -(-value.planes // planes) + 1
+                    count = BUFFERS if planes < value.planes or not whole else 1
+                    if planes < value.planes and value not in segment.made:
+                        count = min(segment.depth, -(-value.planes // planes) + 1)
                     found[value] = count, planes
         return [(value, *each) for value, each in found.items()]
 
@@ -225,24 +151,25 @@ class _Planner:
         return None
 
     def _fit(self, segment: Segment, room: int) -> bool:
-        """Rows of a strip, and whether loads run ahead by one: what takes the least time; False if
-        not even one row fits.
+        """Rows of a strip and how far loads run ahead: what takes the least time; False if not even
+        one row fits.
         """
-        found: list[tuple[float, int, bool]] = []
-        for ahead in (False, True):
-            segment.ahead = ahead
+        found: list[tuple[float, int, int]] = []
+        for depth in _DEPTHS:
+            segment.depth = depth
             if self._most_rows(segment, room):
-                found.append((self._cost(segment), segment.rows, ahead))
+                found.append((self._cost(segment), -depth, segment.rows))
         if found:
-            _, segment.rows, segment.ahead = min(found)
+            _, deepest, segment.rows = min(found)
+            segment.depth = -deepest
         return bool(found)
 
     def _cost(self, segment: Segment) -> float:
-        """Cycles of a segment, about: loads that run ahead hide behind everything, others behind
-        the layer that they are for.
+        """Cycles of a segment, about: loads hide behind the layers that work plane by plane, and
+        behind the others as far as there are buffers for them.
         """
         made, sources = segment.made, {v for la in segment.layers for v in la.sources}
-        lanewise = others = words = 0.0
+        lanewise = others = words = ahead = 0.0
         for strip in segment.strips:
             needs = segment.needs(*strip)
             for layer in segment.layers:
@@ -252,11 +179,25 @@ class _Planner:
                 others += share * (not layer.lanewise)
             for value in sources:
                 if value not in made and value.root[0] in self.outside:
-                    words += value.planes * value.width * (needs[value][1] - needs[value][0])
-        moved = words * self.config.word_bytes / self.config.constants.bytes_per_cycle
-        if segment.ahead:
-            return max(lanewise + others, moved)
-        return max(lanewise, moved) + others
+                    each = value.width * (needs[value][1] - needs[value][0])
+                    planes, whole = self._planes(segment, value), value.planes
+                    words += whole * each
+                    if planes < whole:
+                        ahead += min(whole, (segment.depth - 1) * planes) * each
+        cycles = self.config.word_bytes / self.config.constants.bytes_per_cycle  # of a word
+        weights = len(segment.strips) * self._weight_words(segment) * cycles
+        hidden = max(0.0, min(others - weights, ahead * cycles))
+        return max(lanewise, words * cycles - hidden) + max(others, weights)
+
+    def _weight_words(self, segment: Segment) -> int:
+        """Words of weights that every strip loads anew; 0 if they stay or there is one strip."""
+        rows = words = 0
+        for layer in segment.layers:
+            for part in layer.parts:
+                rows += part.weights.shape[0] * part.weights.shape[1]
+                words += 0 if layer.lanewise else part.weights.size // part.weights.shape[-1]
+        stays = rows <= self.config.weight_rows or len(segment.strips) == 1
+        return 0 if stays else words
 
     def _most_rows(self, segment: Segment, room: int) -> bool:
         """The most rows a strip that fit, evened out; False if not even one does."""
@@ -380,7 +321,7 @@ class _Planner:
                 computed += end - first
             again += (computed / layer.out.height - 1) * layer_cycles(layer, self.config)
         moved = 2 * value.words * self.config.word_bytes / self.config.constants.bytes_per_cycle
-        return again <= moved * _OVERLAPPED
+        return again <= moved * self.wish.waited
 
     def _place(self) -> Plan | None:
         """Addresses of everything, or None if gaps leave too little room."""
@@ -409,7 +350,8 @@ class _Planner:
                     planes = value.planes if value in self.hidden else planes
                     owner.buffers[value] = Buffers([], self.buffer_rows(owner)[value], planes)
                 owner.buffers[value].addresses.append(offset)
-        return Plan(self.segments, resident, self.hidden)
+        live = tuple(tuple(self._live(n, spans)) for n in range(len(self.segments)))
+        return Plan(self.segments, resident, self.hidden, live)
 
 
 def layer_cycles(layer: Layer, config: EngineConfig) -> int:
@@ -451,7 +393,7 @@ def _streams(layer: Layer) -> tuple[Value, ...]:
     return layer.sources
 
 
-def plan_network(network: Network, config: EngineConfig) -> Plan:
+def plan_network(network: Network, config: EngineConfig, wish: Wish | None = None) -> Plan:
     """Where everything lies, the features never overflowing.
 
     Raises:
@@ -459,4 +401,4 @@ def plan_network(network: Network, config: EngineConfig) -> Plan:
     """
     if not network.layers:
         return Plan([], {}, set())
-    return _Planner(network, config).run()
+    return _Planner(network, config, wish or Wish()).run()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +13,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from bitwright.base.arrays import read_array
-from bitwright.base.errors import DataError, GraphError, RecipeError, TargetError
+from bitwright.base.errors import DataError, GraphError, RecipeError
 from bitwright.base.files import atomic_write
 from bitwright.base.memory import room_for
+from bitwright.base.nouns import IMAGES, Noun, noun_of
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.version import __version__
 from bitwright.ir import IntArray, load_graph, print_graph, random_feeds
@@ -24,13 +24,12 @@ from bitwright.ir.footprint import frames_within
 from bitwright.ir.levels import check_levels
 from bitwright.pipeline.designs.folder import Design, expected_outputs
 from bitwright.pipeline.diff.results import DiffReport, Stage, StageResult
+from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import EngineResult, MapResult, SimulateResult
 from bitwright.report.record import Report, SummaryRow
 
 MAP, SIMULATE, IMPLEMENT, REPORT = "map", "simulate", "implement", "report"
-
-_log = logging.getLogger(__name__)
 
 
 class ProofResult(SimulateResult):
@@ -74,7 +73,7 @@ def map_design(design: Design, progress: Progress = no_progress) -> Path:
         if wanted.kind == "engine":
             from bitwright.pipeline.steps.map_engine import map_engine
 
-            map_engine(design.graph, wanted, design.frames(), folder, progress)
+            map_engine(design.graph, wanted, design.frames(), folder, progress, chosen=False)
         else:
             map_network(design.graph, wanted, design.frames(), folder, progress)
         for later in (SIMULATE, IMPLEMENT, REPORT):  # they were of another design
@@ -84,13 +83,13 @@ def map_design(design: Design, progress: Progress = no_progress) -> Path:
 
 
 def _needs_dataflow(design: Design, name: str) -> None:
-    """Raises RecipeError for a design of another kind: its way ends with the program."""
+    """Raises RecipeError for a design of another kind: there is no hardware graph of it."""
     kind = design.settings.hardware.kind
     if kind != "dataflow":
         raise RecipeError(
-            f"a design of kind {kind} has no step {name!r}: it ends with the program",
+            f"a design of kind {kind} has no step {name!r}: there is no hardware graph of it",
             where="hardware.kind",
-            hint="`bitwright map` compiles and proves the program; kind dataflow has every step",
+            hint="`bitwright simulate` compares the engine's RTL with the integer graph",
         )
 
 
@@ -126,20 +125,18 @@ def simulate_design(design: Design, progress: Progress = no_progress) -> Path:
         MismatchError: a value or the rate differs: a bug.
         ToolError: no simulation is possible here.
     """
-    _needs_dataflow(design, SIMULATE)
     mapped = map_design(design, progress)
 
     def make(folder: Path) -> None:
-        from bitwright.pipeline.steps.map import RTL
-        from bitwright.pipeline.steps.simulate import prove_rtl, write_performance
+        from bitwright.pipeline.steps.simulate import prove_mapped, write_performance
 
-        found, feeds = load_result(MapResult, mapped), design.frames()
-        result, _ = prove_rtl(
-            mapped / RTL, design.graph, feeds, expected_outputs(design.graph, feeds), found,
+        feeds = design.frames()
+        result, _, clock_mhz = prove_mapped(
+            mapped, design.graph, feeds, expected_outputs(design.graph, feeds),
             design.settings.simulate, design.settings.seed, progress,
         )  # fmt: skip
         ProofResult(**dict(result), real=design.levels is not None).save(folder)
-        write_performance(result, found.rate_clock_mhz, folder)
+        write_performance(result, clock_mhz, folder)
 
     return design.step(SIMULATE, _facts(design, SIMULATE), make)
 
@@ -160,23 +157,34 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Design
         ToolError: a tool is missing or failed.
     """
     from bitwright.build.implement import RESULT, read_result
-    from bitwright.pipeline.steps.planning import MOST_SEARCHES, searched_again, searching_words
+    from bitwright.pipeline.steps.planning import (
+        MOST_SEARCHES,
+        first_that_is_kept,
+        searched_again,
+        searching_words,
+    )
 
-    _needs_dataflow(design, IMPLEMENT)
+    if design.settings.hardware.kind == "engine":  # it has no folding to search again
+        _implemented(design, progress, searching=False)
+        return design
     proven, was_done = (_done(design, name) is not None for name in (SIMULATE, IMPLEMENT))
     for left in reversed(range(MOST_SEARCHES + 1)):
         made = _implemented(design, progress, searching=left > 0)
         mapped, found = load_result(MapResult, design.folder / MAP), read_result(made / RESULT)
         ended = left == 0 or (was_done and found.missed_mhz is None)
-        again = None if ended else searched_again(design.settings.hardware, mapped, found)
-        if again is None:
+        plans = [] if ended else searched_again(design.settings.hardware, mapped, found)
+        if not plans:
             break
-        progress(searching_words(again, mapped, found), 0, 0)
-        faster = replace(design, settings=design.settings.model_copy(update={"hardware": again}))
-        try:
+        progress(searching_words(plans[0], mapped, found), 0, 0)
+
+        def attempt(plan: HardwareSection, design: Design = design) -> Design:
+            settings = design.settings.model_copy(update={"hardware": plan})
+            faster = replace(design, settings=settings)
             map_design(faster, progress)
-        except TargetError as error:
-            _log.warning("target_fps is missed, and no folding keeps it: %s", error)
+            return faster
+
+        faster = first_that_is_kept(plans, attempt)
+        if faster is None:
             shutil.rmtree(made)  # without a bitstream, which it is to have at the clock it reaches
             _implemented(design, progress, searching=False)
             break
@@ -278,7 +286,6 @@ def report_design(design: Design, progress: Progress = no_progress) -> Path:
     Raises:
         BitwrightError: as `map_design`.
     """
-    _needs_dataflow(design, REPORT)
     mapped = map_design(design, progress)
     done = {name: _facts(design, name) for name in (SIMULATE, IMPLEMENT) if _done(design, name)}
 
@@ -308,16 +315,25 @@ def summary_of(design: Design) -> tuple[SummaryRow, ...]:
     from bitwright.pipeline.steps.results_run import Results
     from bitwright.pipeline.steps.summary import summary_rows
 
-    if design.settings.hardware.kind == "engine":
-        made = load_result(EngineResult, design.folder / MAP)
-        return tuple(row for row in summary_rows(Results(engine=made)) if row.figure is not None)
     done = _done(design, IMPLEMENT)
+    kind = design.settings.hardware.kind
+    mapped: dict[str, Any] = (
+        {"engine": load_result(EngineResult, design.folder / MAP)}
+        if kind == "engine"
+        else {"map": load_result(MapResult, design.folder / MAP)}
+    )
     found = Results(
-        map=load_result(MapResult, design.folder / MAP),
+        **mapped,
         simulate=proof_of(design),
         implement=None if done is None else read_result(done / RESULT),
+        inputs=_noun(design),
     )
     return tuple(row for row in summary_rows(found) if row.figure is not None)
+
+
+def _noun(design: Design) -> Noun:
+    """What the network's inputs are called, where the folder says it."""
+    return IMAGES if design.host is None else noun_of(design.host.inputs)
 
 
 def proof_words(proof: ProofResult) -> str:
@@ -326,11 +342,8 @@ def proof_words(proof: ProofResult) -> str:
 
 
 def _report(design: Design, mapped: Path) -> Report:
-    from bitwright.pipeline.steps.report import device_facts
-
-    result, proof = load_result(MapResult, mapped), proof_of(design)
-    parts = result.partition
-    marks = {} if proof is None else proof.high_water
+    proof = proof_of(design)
+    facts = {"graph": design.graph.digest, "bitwright": __version__}
     return Report(
         name=design.graph.name,
         description="A design of an integer graph",
@@ -339,22 +352,39 @@ def _report(design: Design, mapped: Path) -> Report:
         stages=(),
         quality=(),
         proof=() if proof is None else (proof_words(proof),),
-        blocks=result.blocks,
-        fifos=tuple(
+        inputs=_noun(design).many,
+        recipe=design.settings.model_dump_json(indent=1),
+        graph=print_graph(design.graph),
+        **_hardware_of(design, mapped, proof, facts),
+    )
+
+
+def _hardware_of(
+    design: Design, mapped: Path, proof: ProofResult | None, facts: dict[str, str]
+) -> dict[str, Any]:
+    """What the page says of the hardware, by its kind."""
+    from bitwright.pipeline.steps.report import device_facts
+    from bitwright.pipeline.steps.report_engine import engine_fields
+
+    if design.settings.hardware.kind == "engine":
+        made = load_result(EngineResult, mapped)
+        fields = engine_fields(mapped, design.settings.hardware.target)
+        cycles = made.cycles if proof is None else proof.interval
+        return {**fields, "interval": cycles, "clock_mhz": made.clock_mhz, "facts": facts}
+    result = load_result(MapResult, mapped)
+    parts = result.partition
+    marks = {} if proof is None else proof.high_water
+    return {
+        "blocks": result.blocks,
+        "fifos": tuple(
             fifo.model_copy(update={"high_water": marks.get(fifo.instance)})
             for fifo in result.fifos
         ),
-        edges=result.edges,
-        interval=result.interval if proof is None else proof.interval,
-        clock_mhz=result.rate_clock_mhz,
-        lut_kind=result.lut_kind,
-        capacity=result.capacity,
-        target=result.target,
-        facts={
-            "graph": design.graph.digest,
-            **(device_facts(parts, result.target) if parts else {}),
-            "bitwright": __version__,
-        },
-        recipe=design.settings.model_dump_json(indent=1),
-        graph=print_graph(design.graph),
-    )
+        "edges": result.edges,
+        "interval": result.interval if proof is None else proof.interval,
+        "clock_mhz": result.rate_clock_mhz,
+        "lut_kind": result.lut_kind,
+        "capacity": result.capacity,
+        "target": result.target,
+        "facts": facts | (device_facts(parts, result.target, _noun(design)) if parts else {}),
+    }

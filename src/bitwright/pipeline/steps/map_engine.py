@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Step `map` of an engine: the program, proven safe and equal to the integer graph."""
+"""Step `map` of an engine: the program, proven safe and equal to the integer graph, and the RTL."""
 
 from __future__ import annotations
 
@@ -10,20 +10,28 @@ from pathlib import Path
 
 import numpy as np
 
-from bitwright.base.errors import MismatchError, RecipeError
-from bitwright.base.files import MOST_TEXT, atomic_write, read_text
+from bitwright.base.errors import MismatchError, RecipeError, ToolError
+from bitwright.base.files import atomic_write, read_text
 from bitwright.base.progress import Progress, no_progress
+from bitwright.base.records import EngineLayerRow, EngineWaitRow
+from bitwright.build.target import load_target
 from bitwright.engine.checker import check_program
 from bitwright.engine.compiler import compile_graph
 from bitwright.engine.config import ENGINES, EngineConfig
-from bitwright.engine.estimate import by_layer, timeline, utilisation
+from bitwright.engine.estimate import Timeline, by_layer, timeline, utilisation
+from bitwright.engine.footprint import check_running
 from bitwright.engine.image import EngineImage
+from bitwright.engine.profile import exact_timeline, waits
+from bitwright.engine.timing import simulate
 from bitwright.ir import Graph, IntArray, random_feeds
 from bitwright.pipeline.recipe_hardware import HardwareSection
-from bitwright.pipeline.steps.results_hardware import ENGINE_IMAGE, EngineLayer, EngineResult
+from bitwright.pipeline.steps.results_hardware import ENGINE_IMAGE, EngineResult
+from bitwright.rtl.emit_engine import emit_engine, fitting_dsps
+from bitwright.sim.memory import MemoryModel
 
-CONFIG = "engine.json"
+CONFIG, RTL = "engine.json", "rtl"
 _CHECK_IMAGES = 2
+_MOST_BYTES = 1 << 20  # of a configuration, which has some hundred
 
 
 def engine_config(wanted: HardwareSection) -> EngineConfig:
@@ -35,7 +43,7 @@ def engine_config(wanted: HardwareSection) -> EngineConfig:
         TargetError: it is no configuration.
     """
     if Path(wanted.engine).suffix == ".json":
-        return EngineConfig.from_json(read_text(Path(wanted.engine), most=MOST_TEXT))
+        return EngineConfig.from_json(read_text(Path(wanted.engine), most=_MOST_BYTES))
     if wanted.engine not in ENGINES:
         raise RecipeError(
             f"unknown engine {wanted.engine!r}",
@@ -51,21 +59,27 @@ def map_engine(
     frames: Mapping[str, IntArray],
     folder: Path,
     progress: Progress = no_progress,
+    *,
+    chosen: bool = True,
 ) -> EngineResult:
     """The program of an integer graph on the engine of a recipe.
 
     Args:
         frames: of each input of the graph, levels (N, ...); the first ones are compared, and as
             many random ones.
-        folder: gets image, configuration, figures by layer and the result.
+        chosen: the network is the user's own; a stranger's may not ask for any amount of work.
+        folder: gets image, configuration, RTL, figures by layer and the result.
 
     Raises:
         ModelError: an operation has no mapping, or does not fit.
+        ProgramError: a stranger's asks for too much.
         ProgramError, MismatchError: the program is not safe or gives other integers: a bug.
     """
     config = engine_config(wanted)
     progress("compiling for the engine", 0, 0)
     image = compile_graph(graph, config)
+    if not chosen:
+        check_running(image.program, config, image.words, "the network's program")
     progress("checking the order of all accesses", 0, 0)
     check_program(image.program, config, image.words)
     first = {edge: levels[:_CHECK_IMAGES] for edge, levels in frames.items()}
@@ -78,6 +92,8 @@ def map_engine(
     data = image.to_bytes()
     atomic_write(folder / ENGINE_IMAGE, data)
     atomic_write(folder / CONFIG, config.to_json())
+    dsps = fitting_dsps(config, load_target(wanted.target).capacity.dsp)
+    emit_engine(config, folder / RTL, dsps=dsps)
     result = describe_program(image, wanted.clock_mhz).model_copy(
         update={
             "wanted_fps": wanted.target_fps,
@@ -92,10 +108,27 @@ def map_engine(
     return result
 
 
+def memory_of(config: EngineConfig) -> MemoryModel:
+    """The memory outside that a configuration assumes, as the test bench plays it."""
+    share = config.constants.bytes_per_cycle / config.word_bytes
+    return MemoryModel(beats_per_cycle=min(1.0, share))
+
+
+def timed(image: EngineImage) -> tuple[Timeline, bool]:
+    """When the units of a program work, and whether that is exact: the timing model of the RTL, or
+    the compiler's estimate where there is no compiler for that model.
+    """
+    program, config = image.program, image.config
+    try:
+        found = simulate(program, config, memory_of(config), image.words * config.word_bytes)
+    except ToolError:
+        return timeline(program, config), False
+    return exact_timeline(program, config, found), True
+
+
 def describe_program(image: EngineImage, clock_mhz: float) -> EngineResult:
     """Cycles of a program by the model, layer by layer; nothing is compared."""
-    found = timeline(image.program, image.config)
-    macs = sum(image.macs.values())
+    (found, exact), macs = timed(image), sum(image.macs.values())
     return EngineResult(
         engine=image.config.name,
         digest="",
@@ -103,21 +136,36 @@ def describe_program(image: EngineImage, clock_mhz: float) -> EngineResult:
         instructions=len(image.program),
         memory_bytes=image.words * image.config.word_bytes,
         cycles=found.cycles,
+        exact=exact,
         macs=macs,
         utilisation=utilisation(found.cycles, macs, image.config),
-        layers=tuple(
-            EngineLayer(
-                name=layer.layer,
-                busy=round(layer.busy),
-                waits={unit.name.lower(): round(n) for unit, n in layer.waiting.items()},
-                macs=layer.macs,
-                utilisation=layer.utilisation(image.config),
-            )
-            for layer in by_layer(found, image.layers, image.macs)
-        ),
+        layers=layer_rows(image, found),
+        waits=wait_rows(image, found),
         images=0,
         compared_values=0,
         host=tuple(f"top_k of {step.source}, k = {step.k}" for step in image.host),
+    )
+
+
+def layer_rows(image: EngineImage, found: Timeline) -> tuple[EngineLayerRow, ...]:
+    """What each layer takes of the array, in the order of the program."""
+    return tuple(
+        EngineLayerRow(
+            name=layer.layer,
+            busy=round(layer.busy),
+            waits={unit.name.lower(): round(n) for unit, n in layer.waiting.items()},
+            macs=layer.macs,
+            utilisation=layer.utilisation(image.config),
+        )
+        for layer in by_layer(found, image.layers, image.macs)
+    )
+
+
+def wait_rows(image: EngineImage, found: Timeline) -> tuple[EngineWaitRow, ...]:
+    """For what the array stands still, the longest first."""
+    return tuple(
+        EngineWaitRow(layer=row.layer, what=row.what, of=row.of, cycles=row.cycles)
+        for row in waits(found, image.program, image.layers)
     )
 
 

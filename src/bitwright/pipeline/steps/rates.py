@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images a second of a run, each with its clock and with what limits it.
+"""Inputs a second of a run, each with its clock and with what limits it.
 
 Until a design is placed its rate is said at a clock that the family reaches; afterwards at the
 clock that was reached, which is the one asked for if that was met.
@@ -8,48 +8,51 @@ clock that was reached, which is the one asked for if that was met.
 from __future__ import annotations
 
 from bitwright.base.figures import Figure, Source
+from bitwright.base.nouns import IMAGES, Noun
 from bitwright.pipeline.steps.planning import clock_on_device, rate_words
 from bitwright.pipeline.steps.results_hardware import LinkRow, MapResult
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.report.record import SummaryRow
 
-CORE = "images a second"
-MEMORY = f"{CORE}, weight memory"
-LINK = f"{CORE}, serial link"
-BOARD = f"{CORE}, on the board"
+#: Behind ``core_label``: rates of what feeds the core.
+MEMORY, LINK, BOARD = "weight memory", "serial link", "on the board"
+
+
+def core_label(noun: Noun = IMAGES) -> str:
+    """The label of the core's rate, with which the others begin."""
+    return f"{noun.many} a second"
 
 
 def rate_rows(found: Results) -> list[SummaryRow]:
     """The core's rate, those of what feeds it, and the least of them where there are several."""
-    if found.engine is not None:
-        made = found.engine
-        each = made.clock_mhz * 1e6 / made.cycles
-        note = f"one image at a time; {made.clock_mhz:g} MHz is what was asked for"
-        if made.wanted_fps is not None:
-            note += f"; {rate_words(made.wanted_fps, each)}"
-        return [SummaryRow(label=CORE, figure=_rate(each, Source.MODEL), note=note)]
+    noun, label = found.noun, core_label(found.noun)
     clock, mapped = clock_of(found), found.map
-    if clock is None or mapped is None:
-        return [SummaryRow(label=CORE, figure=None)]
     source = Source.MODEL if found.simulate is None else Source.SIMULATION
+    if clock is not None and found.engine is not None:
+        each = clock * 1e6 / interval_of(found)
+        note = f"one {noun.one} at a time, at {clock:g} MHz, {clock_words(found)}"
+        if found.engine.wanted_fps is not None:
+            note += f"; {rate_words(found.engine.wanted_fps, each)}"
+        return [SummaryRow(label=label, figure=_rate(each, source, noun), note=note)]
+    if clock is None or mapped is None:
+        return [SummaryRow(label=label, figure=None)]
     core = clock * 1e6 / interval_of(found)
     note = f"core at {clock:g} MHz, {clock_words(found)}; {mapped.bottleneck} limits"
     if mapped.wanted_fps is not None:
         placed = found.implement and clock_on_device(mapped, found.implement)
         note += f"; {rate_words(mapped.wanted_fps, (placed or clock) * 1e6 / interval_of(found))}"
-    rows = [SummaryRow(label=CORE, figure=_rate(core, source), note=note)]
+    rows = [SummaryRow(label=label, figure=_rate(core, source, noun), note=note)]
     limits = [(core, f"the core ({mapped.bottleneck})")]
     memory = memory_rate(mapped, clock)
     if memory is not None:
         note = "what the memory of the weights gives"
-        rows.append(SummaryRow(label=MEMORY, figure=_rate(memory, Source.MODEL), note=note))
+        figure = _rate(memory, Source.MODEL, noun)
+        rows.append(SummaryRow(label=f"{label}, {MEMORY}", figure=figure, note=note))
         limits.append((memory, "the weight memory"))
     link = link_of_run(found)
     if link is not None:
-        note = link_words(link)
-        rows.append(
-            SummaryRow(label=LINK, figure=_rate(link.images_per_s, Source.MODEL), note=note)
-        )
+        note, figure = link_words(link, noun), _rate(link.images_per_s, Source.MODEL, noun)
+        rows.append(SummaryRow(label=f"{label}, {LINK}", figure=figure, note=note))
         limits.append((link.images_per_s, "the serial link"))
         on_board = found.implement.bitstream_clock_mhz if found.implement else None
         if on_board is not None and on_board < clock:
@@ -57,9 +60,9 @@ def rate_rows(found: Results) -> list[SummaryRow]:
             limits[0] = (slower, f"the core at {on_board:g} MHz, the clock of the bitstream")
     if len(limits) > 1:
         least, what = min(limits)
-        label = BOARD if link is not None else f"{CORE}, core and memory"
+        label = f"{label}, {BOARD if link is not None else 'core and memory'}"
         note = f"{what} limits"
-        rows.append(SummaryRow(label=label, figure=_rate(least, Source.MODEL), note=note))
+        rows.append(SummaryRow(label=label, figure=_rate(least, Source.MODEL, noun), note=note))
     return rows
 
 
@@ -91,15 +94,17 @@ def link_of_run(found: Results) -> LinkRow | None:
     )
 
 
-def link_words(link: LinkRow) -> str:
+def link_words(link: LinkRow, noun: Noun) -> str:
     """Baud rate and bytes."""
-    return f"{link.baud:,.0f} baud, {link.bytes_in} bytes in and {link.bytes_out} out an image"
+    return f"{link.baud:,.0f} baud, {link.bytes_in} bytes in and {link.bytes_out} out {noun.each}"
 
 
 def interval_of(found: Results) -> int:
     """Cycles between two images: simulated, or else predicted."""
     if found.simulate is not None:
         return found.simulate.interval
+    if found.engine is not None:
+        return found.engine.cycles
     return 0 if found.map is None else found.map.interval
 
 
@@ -107,24 +112,25 @@ def clock_of(found: Results) -> float | None:
     """The clock in MHz at which rates are said: the one asked for if it was met, else Fmax; before
     placement, one that the family reaches.
     """
-    if found.map is None:
+    mapped = found.map or found.engine
+    if mapped is None:
         return None
     fmax = None if found.implement is None else found.implement.figures.get("fmax_mhz")
     if fmax is None:
-        return found.map.rate_clock_mhz
-    return min(found.map.clock_mhz, round(float(fmax.value), 2))
+        return mapped.clock_mhz if found.map is None else found.map.rate_clock_mhz
+    return min(mapped.clock_mhz, round(float(fmax.value), 2))
 
 
 def clock_words(found: Results) -> str:
     """What the clock of `clock_of` is."""
-    mapped, made = found.map, found.implement
+    mapped, made = found.map or found.engine, found.implement
     fmax = None if made is None else made.figures.get("fmax_mhz")
     if mapped is None or fmax is None:
-        return "" if mapped is None else mapped.clock_note or "asked for"
+        return (found.map and found.map.clock_note) or "asked for"
     if fmax.value >= mapped.clock_mhz:
         return f"asked for and met (Fmax {fmax.value:.1f})"
     return f"reached; {mapped.clock_mhz:g} were asked for"
 
 
-def _rate(value: float, source: Source) -> Figure:
-    return Figure(round(value) if value >= 100 else round(value, 2), "images/s", source)
+def _rate(value: float, source: Source, noun: Noun) -> Figure:
+    return Figure(round(value) if value >= 100 else round(value, 2), f"{noun.many}/s", source)

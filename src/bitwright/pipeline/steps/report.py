@@ -11,6 +11,7 @@ import numpy as np
 
 from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
+from bitwright.base.nouns import Noun
 from bitwright.base.records import PathRow
 from bitwright.base.version import __version__
 from bitwright.build.target import load_target
@@ -22,10 +23,10 @@ from bitwright.pipeline.steps.levels import INPUTS, read_levels
 from bitwright.pipeline.steps.lower import read_graph, real_outputs
 from bitwright.pipeline.steps.map import read_hardware
 from bitwright.pipeline.steps.rates import clock_of, interval_of
+from bitwright.pipeline.steps.report_engine import engine_fields
 from bitwright.pipeline.steps.report_images import confusion, distribution, samples
 from bitwright.pipeline.steps.report_words import phase_title, proof, quality, required, stages
 from bitwright.pipeline.steps.results import Epoch, LayerFacts, LowerResult, TrainResult
-from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.pipeline.steps.summary import PAGE, RECORD, summary_rows
 from bitwright.pipeline.steps.train import trained_model
@@ -53,14 +54,13 @@ def report(work: Workspace, context: StepContext) -> None:
 
 def make_report(work: Workspace, context: StepContext, found: Results) -> Report:
     """The record of a run, from the results of its steps."""
-    trained, quantized, lowered, mapped = required(found)
+    trained, quantized, lowered = required(found)
     levels = read_levels(context.inputs["lower"])
     energy = _energy(work, context, found)
     baselines = _baselines(work, context, levels[INPUTS])
     graph = read_graph(context.inputs["lower"])
     outputs = real_outputs(graph, levels[SCORES])
     recipe = work.recipe
-    marks = {} if found.simulate is None else found.simulate.high_water
     return Report(
         name=recipe.name,
         description=recipe.description,
@@ -74,31 +74,21 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
         legend=work.task.legend,
         proof=proof(found),
         curves=(
-            *_curves("Training in floating point", trained.history),
+            *_curves("Training in floating point", trained.history, found.noun),
             *(
                 curve
                 for phase in quantized.phases
-                for curve in _curves(phase_title(phase, quantized), phase.history)
+                for curve in _curves(phase_title(phase, quantized), phase.history, found.noun)
             ),
         ),
         precision=trained.precision,
         operands=quantized.operands,
-        layers=_layers(lowered, mapped, found),
-        blocks=tuple(
-            block.model_copy(update={"measured": _measured(block.instance, found)})
-            for block in mapped.blocks
-        ),
-        fifos=tuple(
-            fifo.model_copy(update={"high_water": marks.get(fifo.instance)})
-            for fifo in mapped.fifos
-        ),
-        capacity=mapped.capacity,
-        target=mapped.target,
+        layers=_layers(lowered, found),
         critical_path=_critical_path(found),
-        edges=mapped.edges,
         interval=interval_of(found),
         clock_mhz=clock_of(found) or 0,
-        lut_kind=mapped.lut_kind,
+        **_hardware(work, context, found),
+        inputs=found.noun.many,
         classes=trained.data.classes,
         confusion=confusion(work, outputs),
         samples=samples(work, outputs, recipe.report.sample_images),
@@ -111,7 +101,7 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
     )
 
 
-def _curves(title: str, history: Sequence[Epoch]) -> tuple[Curve, ...]:
+def _curves(title: str, history: Sequence[Epoch], noun: Noun) -> tuple[Curve, ...]:
     if len(history) < 2:
         return ()
     epochs = tuple(entry.epoch for entry in history)
@@ -125,8 +115,10 @@ def _curves(title: str, history: Sequence[Epoch]) -> tuple[Curve, ...]:
     }
     metric = history[0].metric.replace("_", " ")
     return (
-        Curve(title=f"{title}: loss", y_label="mean over images", epochs=epochs, series=loss),
-        Curve(title=f"{title}: {metric}", y_label="over images", epochs=epochs, series=values),
+        Curve(title=f"{title}: loss", y_label=f"mean over {noun.many}", epochs=epochs, series=loss),
+        Curve(
+            title=f"{title}: {metric}", y_label=f"over {noun.many}", epochs=epochs, series=values
+        ),
     )
 
 
@@ -136,14 +128,47 @@ def _measured_series(values: Iterable[float | None]) -> dict[str, tuple[float, .
     return {"validation": found} if found else {}
 
 
-def _layers(lowered: LowerResult, mapped: MapResult, found: Results) -> tuple[LayerRow, ...]:
-    """One row a layer; resources are those of all blocks that came from it."""
+def _hardware(work: Workspace, context: StepContext, found: Results) -> dict[str, Any]:
+    """What the page says of the hardware, by its kind."""
+    mapped = found.map
+    if mapped is None:
+        return engine_fields(context.inputs["map"], work.recipe.hardware.target)
+    marks = {} if found.simulate is None else found.simulate.high_water
+    return {
+        "blocks": tuple(
+            block.model_copy(update={"measured": _measured(block.instance, found)})
+            for block in mapped.blocks
+        ),
+        "fifos": tuple(
+            fifo.model_copy(update={"high_water": marks.get(fifo.instance)})
+            for fifo in mapped.fifos
+        ),
+        "capacity": mapped.capacity,
+        "target": mapped.target,
+        "edges": mapped.edges,
+        "lut_kind": mapped.lut_kind,
+    }
+
+
+def _layers(lowered: LowerResult, found: Results) -> tuple[LayerRow, ...]:
+    """One row a layer; resources are those of all blocks that came from it, if any did."""
     claims = {claim.node: claim for claim in lowered.certificate}
-    blocks = {block.name: block for block in mapped.blocks}
+    blocks = {block.name: block for block in found.map.blocks} if found.map else {}
     rows = []
     for layer in lowered.layers:
-        block = blocks[layer.node]
+        block = blocks.get(layer.node)
         claim = claims[layer.node]
+        costs: dict[str, Any] = (
+            {}
+            if block is None
+            else {
+                "pe": block.pe,
+                "simd": block.simd,
+                "cycles": block.cycles,
+                "predicted": block.predicted,
+                "measured": _measured(block.instance, found),
+            }
+        )
         rows.append(
             LayerRow(
                 layer=layer.source or layer.node,
@@ -152,11 +177,7 @@ def _layers(lowered: LowerResult, mapped: MapResult, found: Results) -> tuple[La
                 accumulator_hi=claim.hi,
                 accumulator_bits=claim.width,
                 naive_bits=claim.naive_width,
-                pe=block.pe,
-                simd=block.simd,
-                cycles=block.cycles,
-                predicted=block.predicted,
-                measured=_measured(block.instance, found),
+                **costs,
             )
         )
     return tuple(rows)
@@ -168,10 +189,10 @@ def _measured(instance: str, found: Results) -> Resources | None:
 
 def _critical_path(found: Results) -> tuple[PathRow, ...]:
     """The path by blocks: cells one after another in the same block are one row."""
-    made, mapped = found.implement, found.map
-    if made is None or mapped is None or made.critical_path is None:
+    made = found.implement
+    if made is None or made.critical_path is None:
         return ()
-    names = {block.instance: block.name for block in mapped.blocks}
+    names = {block.instance: block.name for block in found.map.blocks} if found.map else {}
     return tuple(
         PathRow(
             block=names.get(part.instance, part.instance),
@@ -185,7 +206,7 @@ def _critical_path(found: Results) -> tuple[PathRow, ...]:
 
 def _energy(work: Workspace, context: StepContext, found: Results) -> Energy | None:
     clock = clock_of(found)
-    if clock is None:
+    if clock is None or found.map is None:
         return None
     made = energy_of(
         read_hardware(work, context.inputs["map"]),
@@ -214,20 +235,20 @@ def _baselines(work: Workspace, context: StepContext, inputs: IntArray) -> tuple
 
 def _facts(work: Workspace, found: Results) -> dict[str, str]:
     """All that is needed to repeat the run."""
-    trained, _, lowered, _ = required(found)
+    trained, _, lowered = required(found)
     data = trained.data
     facts = {
         "seed": str(work.recipe.seed),
         "data": f"{data.name}: {data.train} training, {data.validation} validation, "
-        f"{data.test} held-out images",
+        f"{data.test} held-out {found.noun.many}",
         "data SHA-256": data.digest,
         **({"inputs": data.inputs} if data.inputs else {}),
-        **_training_facts(trained),
+        **_training_facts(trained, found.noun),
         "integer graph": lowered.digest,
         "processor": cpu_name(),
     }
     if found.map is not None and found.map.partition is not None:
-        facts |= device_facts(found.map.partition, found.map.target)
+        facts |= device_facts(found.map.partition, found.map.target, found.noun)
     if found.implement is not None:
         runs = found.implement.runs.items()
         facts |= {f"tool, {role}": f"{run.tool}, {run.seconds:.0f} s" for role, run in runs}
@@ -237,26 +258,28 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
     return facts
 
 
-def device_facts(table: dict[str, Any], target: str) -> dict[str, str]:
+def device_facts(table: dict[str, Any], target: str, noun: Noun) -> dict[str, str]:
     """What each of several devices takes, and what goes between them."""
     facts = {"devices": f"{len(table['parts'])} of {target}"}
     for number, part in enumerate(table["parts"]):
         used = ", ".join(f"{value:.0f} {key.upper()}" for key, value in part["resources"].items())
-        facts[f"device {number}"] = f"{used} (model); {part['interval']:,} cycles an image"
+        facts[f"device {number}"] = f"{used} (model); {part['interval']:,} cycles {noun.each}"
     for link in table["links"]:
         way = f"link {link['source']} to {link['target']}, {link['edge']}"
-        facts[way] = f"{link['bytes_per_frame']} bytes an image, {link['mbits_per_s']:.1f} Mbit/s"
+        facts[way] = (
+            f"{link['bytes_per_frame']} bytes {noun.each}, {link['mbits_per_s']:.1f} Mbit/s"
+        )
     return facts
 
 
-def _training_facts(trained: TrainResult) -> dict[str, str]:
+def _training_facts(trained: TrainResult, noun: Noun) -> dict[str, str]:
     """Where a float network that was not trained in this run comes from."""
     taken = trained.shipped
     if taken is None:
         return {}
     return {
         "float network": f"pretrained weights {taken.name} of this package, not trained in this "
-        f"run; made by `{taken.command}`; {taken.accuracy:.2%} of the held-out images",
+        f"run; made by `{taken.command}`; {taken.accuracy:.2%} of the held-out {noun.many}",
         "weights SHA-256": taken.sha256,
     }
 

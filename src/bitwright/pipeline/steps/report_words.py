@@ -8,18 +8,15 @@ from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.run_files import read_record
 from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.results import LowerResult, PhaseRow, QuantizeResult, TrainResult
-from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.report.record import MetricStage, Stage
 
 
-def required(
-    found: Results,
-) -> tuple[TrainResult, QuantizeResult, LowerResult, MapResult]:
+def required(found: Results) -> tuple[TrainResult, QuantizeResult, LowerResult]:
     """The results that the step needs; the run sees to it that they are there."""
-    if not (found.train and found.quantize and found.lower and found.map):
+    if not (found.train and found.quantize and found.lower and (found.map or found.engine)):
         raise AssertionError("the step report ran before the steps that it needs")
-    return found.train, found.quantize, found.lower, found.map
+    return found.train, found.quantize, found.lower
 
 
 def stages(context: StepContext, found: Results) -> tuple[Stage, ...]:
@@ -61,6 +58,8 @@ def _headlines(found: Results) -> dict[str, str]:
         lines["lower"] = f"{found.lower.size_bits / 8192:.1f} KiB"
     if found.map is not None:
         lines["map"] = f"{found.map.interval:,} cycles"
+    if found.engine is not None:
+        lines["map"] = f"{found.engine.cycles:,} cycles"
     if found.simulate is not None:
         lines["simulate"] = f"{found.simulate.differences} differences"
     if found.implement is not None:
@@ -75,13 +74,13 @@ def _brief(figure: Figure | None) -> str:
 
 def quality(found: Results) -> tuple[MetricStage, ...]:
     """The task's metrics at every stage of the pipeline."""
-    trained, quantized, lowered, _ = required(found)
-    images, calibrated = trained.data.test, {quantized.metric: quantized.calibrated}
+    trained, quantized, lowered = required(found)
+    count, calibrated = trained.data.test, {quantized.metric: quantized.calibrated}
     rows = [
-        ("float", trained.metrics, images),
-        ("calibrated", calibrated, images),
-        ("quantized", quantized.metrics, images),
-        ("integer graph", lowered.metrics, images),
+        ("float", trained.metrics, count),
+        ("calibrated", calibrated, count),
+        ("quantized", quantized.metrics, count),
+        ("integer graph", lowered.metrics, count),
     ]
     if found.simulate is not None:
         rows.append(("RTL", found.simulate.metrics, found.simulate.images))
@@ -98,15 +97,16 @@ def quality(found: Results) -> tuple[MetricStage, ...]:
 
 def proof(found: Results) -> tuple[str, ...]:
     """What was compared with ``==``, in sentences."""
-    _, _, lowered, _ = required(found)
+    _, _, lowered = required(found)
     lines = [
         f"trained model = integer graph: {lowered.compared_values:,} scores and labels of "
-        f"{lowered.compared_images:,} images, every edge of {lowered.reference_images} of them",
+        f"{lowered.compared_images:,} {found.noun.many}, every edge of "
+        f"{lowered.reference_images} of them",
         (
             f"no QONNX file, so not compared with one: {lowered.qonnx_refused}"
             if lowered.qonnx_refused
             else "integer graph = its QONNX file, run by QONNX's executor: "
-            f"{lowered.qonnx_images} images"
+            f"{lowered.qonnx_images} {found.noun.many}"
         ),
         f"no accumulator can overflow: {len(lowered.certificate)} certified, each worst case "
         "reached by an input that was executed",
@@ -118,11 +118,17 @@ def proof(found: Results) -> tuple[str, ...]:
         )
     elif found.map is not None and found.map.unchecked:
         lines.append(f"the hardware graph alone was not checked: {found.map.unchecked}")
+    if found.engine is not None:
+        lines.append(
+            f"emulated program = integer graph: {found.engine.compared_values:,} values of "
+            f"{found.engine.images} {found.noun.many}; every pair of accesses of its "
+            f"{found.engine.instructions:,} instructions is ordered by tokens"
+        )
     proved = found.simulate
     if proved is not None:
         lines += [
-            proved.words(),
-            f"cycles an image: {proved.interval:,} simulated = {proved.predicted_interval:,} "
-            "predicted",
+            proved.words(found.noun.many),
+            f"cycles {found.noun.each}: {proved.interval:,} simulated = "
+            f"{proved.predicted_interval:,} predicted",
         ]
     return tuple(lines)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from bitwright.base.figures import Resources
-from bitwright.base.records import BlockRow, EdgeRow, FifoRow
+from bitwright.base.records import BlockRow, EdgeRow, EngineLayerRow, EngineWaitRow, FifoRow
 from bitwright.pipeline.steps.results import Metered, Result
 
 
@@ -73,30 +73,15 @@ class MapResult(Result):
 ENGINE_IMAGE = "program.bwe"
 
 
-class EngineLayer(Result):
-    """What a layer takes of an engine's array; cycles by the model.
-
-    Attributes:
-        busy: cycles of its instructions.
-        waits: cycles that the array stood still in it, by what it waited for: ``load``, ``store``,
-            ``execute`` (results of its own) or ``fetch``.
-        macs: multiply-accumulates of the network's convolutions and dense layers.
-        utilisation: macs of what the array could do in the layer's time.
-    """
-
-    name: str
-    busy: int
-    waits: dict[str, int]
-    macs: int
-    utilisation: float
-
-
 class EngineResult(Result):
     """A program for the programmed engine; cycles are a model's.
 
     Attributes:
         engine: ``PxIxO``; digest: of the image file.
         cycles: of one image, the memory as the configuration says.
+        exact: whether cycles are those of the RTL's timing model, to the cycle, or (where there is
+            no C++ compiler for it) the compiler's estimate.
+        waits: for what the array stands still, the longest first.
         macs, utilisation: of the whole network.
         images, compared_values: on which the emulated program gave the integer graph's values.
         wanted_fps: images a second that were asked for.
@@ -111,7 +96,9 @@ class EngineResult(Result):
     cycles: int
     macs: int
     utilisation: float
-    layers: tuple[EngineLayer, ...]
+    layers: tuple[EngineLayerRow, ...]
+    waits: tuple[EngineWaitRow, ...] = ()
+    exact: bool = False
     images: int
     compared_values: int
     wanted_fps: float | None = None
@@ -130,6 +117,7 @@ class SimulateResult(Metered):
         latency: cycles of a lone image.
         high_water: FIFO instance -> most beats it ever held.
         cycles: simulated altogether.
+        instructions: of an engine: how many were found to begin and end in the predicted cycle.
     """
 
     images: int
@@ -143,10 +131,19 @@ class SimulateResult(Metered):
     predicted_latency: int
     high_water: dict[str, int]
     cycles: int
+    instructions: int = 0
 
     def words(self, frames: str = "images") -> str:
         """What was compared, in a sentence."""
         patterns = " and ".join(self.stall_patterns)
+        if self.instructions:
+            return (
+                f"engine's RTL = integer graph: {self.compared_values:,} values, "
+                f"{self.differences} differences; {self.images:,} {frames} one behind the other, "
+                f"{self.stall_images} again on memories that stall ({patterns}), after a reset in "
+                "mid-run and behind a run whose memory answered with errors; "
+                f"{self.instructions:,} instructions began and ended in the predicted cycle"
+            )
         return (
             f"RTL = integer graph: {self.compared_values:,} values, {self.differences} "
             f"differences; {self.images:,} {frames} back to back, {self.stall_images} again with "

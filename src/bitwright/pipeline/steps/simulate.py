@@ -22,7 +22,13 @@ from bitwright.pipeline.steps.levels import INPUTS, read_levels
 from bitwright.pipeline.steps.lower import figures_of, read_graph
 from bitwright.pipeline.steps.map import RTL
 from bitwright.pipeline.steps.results import load_result
-from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
+from bitwright.pipeline.steps.results_hardware import (
+    ENGINE_IMAGE,
+    EngineResult,
+    MapResult,
+    SimulateResult,
+)
+from bitwright.pipeline.steps.simulate_engine import prove_engine
 from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.quantize.integers.affine import SCORES
 from bitwright.sim import SimResult, Simulator, StallPattern, burst_stalls, compare, random_stalls
@@ -83,15 +89,13 @@ class _Proof:
 
 def simulate(work: Workspace, context: StepContext) -> None:
     """Prove the RTL of a run on its test images."""
-    mapped, recipe = load_result(MapResult, context.inputs["map"]), work.recipe
-    graph = read_graph(context.inputs["lower"])
+    recipe, graph = work.recipe, read_graph(context.inputs["lower"])
     levels = read_levels(context.inputs["lower"])
-    result, found = prove_rtl(
-        context.inputs["map"] / RTL,
+    result, found, clock_mhz = prove_mapped(
+        context.inputs["map"],
         graph,
         {graph.inputs[0]: levels[INPUTS]},
         {edge: levels[edge] for edge in graph.outputs},
-        mapped,
         recipe.simulate,
         recipe.seed,
         context.progress,
@@ -99,7 +103,34 @@ def simulate(work: Workspace, context: StepContext) -> None:
     metrics = figures_of(work, graph, found[SCORES], Source.SIMULATION)
     result = result.model_copy(update={"metrics": metrics})
     result.save(context.folder)
-    write_performance(result, mapped.rate_clock_mhz, context.folder)
+    write_performance(result, clock_mhz, context.folder)
+
+
+def prove_mapped(
+    mapped: Path,
+    graph: Graph,
+    feeds: Mapping[str, IntArray],
+    expected: Mapping[str, IntArray],
+    wanted: SimulateSection,
+    seed: int,
+    progress: Progress = no_progress,
+) -> tuple[SimulateResult, dict[str, IntArray], float]:
+    """Prove what the step `map` has left, whatever its kind: `prove_rtl` or `prove_engine`.
+
+    Args:
+        mapped: its folder.
+
+    Returns:
+        as those two, and the clock in MHz at which rates are said.
+    """
+    given = graph, feeds, expected
+    if (mapped / ENGINE_IMAGE).is_file():
+        made = load_result(EngineResult, mapped)
+        proof, found = prove_engine(mapped, *given, made, wanted, seed, progress)
+        return proof, found, made.clock_mhz
+    result = load_result(MapResult, mapped)
+    proof, found = prove_rtl(mapped / RTL, *given, result, wanted, seed, progress)
+    return proof, found, result.rate_clock_mhz
 
 
 def prove_rtl(
@@ -188,7 +219,7 @@ def _check_rate(proof: _Proof, progress: Progress) -> tuple[SimResult, int]:
     result = proof.run(np.arange(_RATE_FRAMES) % proof.frames)
     if result.interval != proof.interval:
         raise MismatchError(
-            f"{result.interval} cycles an image in the steady state, {proof.interval} predicted",
+            f"{result.interval} cycles a frame in the steady state, {proof.interval} predicted",
             where=f"simulation of {proof.simulator.design.top}",
             hint=f"{_BUG}, in the timing model; please report it",
         )

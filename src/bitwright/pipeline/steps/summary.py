@@ -72,13 +72,13 @@ def summarise(run: Run) -> Summary:
     """What a run directory holds."""
     folders = {step.name: run.folder_of(step.name) for step in run.steps if run.is_fresh(step.name)}
     seconds = {name: record.seconds for name in folders if (record := run.record(name)) is not None}
-    proof = ""
+    found, proof = Results.load(folders), ""
     if "simulate" in folders:
-        proof = load_result(SimulateResult, folders["simulate"]).words()
+        proof = load_result(SimulateResult, folders["simulate"]).words(found.noun.many)
     if "report" in folders:
         rows = read_record_of(Report, folders["report"] / RECORD).summary
         return Summary(run.folder, rows, seconds, folders["report"] / PAGE, proof)
-    return Summary(run.folder, summary_rows(Results.load(folders)), seconds, None, proof)
+    return Summary(run.folder, summary_rows(found), seconds, None, proof)
 
 
 def summary_rows(
@@ -87,7 +87,9 @@ def summary_rows(
     """The table that `build` ends with and the report begins with."""
     rows = [*_quality(found), *_cycles(found), *_device(found), *rate_rows(found)]
     if energy is not None:
-        rows.append(SummaryRow(label="energy an image", figure=energy.total, note="estimate"))
+        rows.append(
+            SummaryRow(label=f"energy {found.noun.each}", figure=energy.total, note="estimate")
+        )
     rows += [
         SummaryRow(
             label=f"CPU, {entry.engine}, batch {entry.batch}",
@@ -129,10 +131,14 @@ def _size_note(found: Results) -> str:
     return f"float32: {found.lower.float_bits / 8 / 1024:,.1f} KiB"
 
 
-def _program(made: EngineResult) -> list[SummaryRow]:
+def _program(made: EngineResult, each: str) -> list[SummaryRow]:
     """What there is of a program for the engine."""
     rows = (
-        ("cycles an image, predicted", Figure(made.cycles, "cycles", Source.MODEL), ""),
+        (
+            f"cycles {each}, predicted",
+            Figure(made.cycles, "cycles", Source.MODEL),
+            "exact" if made.exact else "an estimate: no C++ compiler for the exact model here",
+        ),
         (
             "utilisation",
             Figure(round(made.utilisation, 4), "share", Source.MODEL),
@@ -145,15 +151,21 @@ def _program(made: EngineResult) -> list[SummaryRow]:
 
 
 def _cycles(found: Results) -> list[SummaryRow]:
-    if found.engine is not None:
-        return _program(found.engine)
     mapped, simulated = found.map, found.simulate
+    if found.engine is not None:
+        rows = _program(found.engine, found.noun.each)
+        if simulated is not None:
+            interval = Figure(simulated.interval, "cycles", Source.SIMULATION)
+            rows.insert(
+                1, SummaryRow(label=f"cycles {found.noun.each}, simulated", figure=interval)
+            )
+        return rows
     model = None if mapped is None else Figure(mapped.interval, "cycles", Source.MODEL)
     real = None if simulated is None else Figure(simulated.interval, "cycles", Source.SIMULATION)
     latency = None if simulated is None else Figure(simulated.latency, "cycles", Source.SIMULATION)
     return [
-        SummaryRow(label="cycles an image, predicted", figure=model),
-        SummaryRow(label="cycles an image, simulated", figure=real),
+        SummaryRow(label=f"cycles {found.noun.each}, predicted", figure=model),
+        SummaryRow(label=f"cycles {found.noun.each}, simulated", figure=real),
         SummaryRow(label="latency", figure=latency),
     ]
 

@@ -109,10 +109,7 @@ class Workspace:
     @property
     def step_names(self) -> tuple[str, ...]:
         """The steps of this recipe, in order."""
-        names: tuple[str, ...] = STEP_NAMES if self.recipe.teacher else STEP_NAMES[1:]
-        if self.recipe.hardware.kind == "engine":  # its RTL is no part of a run yet
-            names = names[: names.index("map") + 1]
-        return names
+        return STEP_NAMES if self.recipe.teacher else STEP_NAMES[1:]
 
     def fresh_model(self) -> nn.Module:
         """The float model with its first weights."""

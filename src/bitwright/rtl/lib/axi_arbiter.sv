@@ -5,9 +5,9 @@
 // answer what was asked before a reset, or may have been reset too. (What is older than
 // 2^EpochWidth resets with reads between them would pass: a memory is not that slow.) Reader ports
 // are packed, reader 0 in the least significant bits. Readers accept read data always: m_axi_rready
-// is 1. Bursts are INCR, of full width, ARCACHE normal (modifiable, bufferable). RRESP must be
-// OKAY: asserted in simulation, not looked at in hardware. A request passes in 1 cycle, one a
-// cycle; read data without a register.
+// is 1. Bursts are INCR, of full width, ARCACHE normal (modifiable, bufferable). RRESP is
+// not looked at; in simulation it must be OKAY unless the readers look at it themselves (Errors). A
+// request passes in 1 cycle, one a cycle; read data without a register.
 `default_nettype none
 module axi_arbiter #(
   parameter int Readers    = 2,
@@ -15,6 +15,7 @@ module axi_arbiter #(
   parameter int AddrWidth  = 32,
   parameter int EpochWidth = 2,
   parameter bit Ordered    = 1'b0,
+  parameter bit Errors     = 1'b0,
   localparam int UnitWidth = Readers > 1 ? $clog2(Readers) : 1,
   localparam int IdWidth   = EpochWidth + UnitWidth
 ) (
@@ -120,12 +121,12 @@ module axi_arbiter #(
 
 `ifdef BITWRIGHT_CHECKS
   okay: assert property (@(posedge clk_i) disable iff (!rst_ni)
-    m_axi_rvalid |-> m_axi_rresp == 2'b00 && int'(m_axi_rid[UnitWidth-1:0]) < Readers);
+    m_axi_rvalid |-> (Errors || m_axi_rresp == 2'b00) && int'(m_axi_rid[UnitWidth-1:0]) < Readers);
   logic unused;
   assign unused = m_axi_rlast;
 `else
   logic unused;
-  assign unused = m_axi_rlast ^ (^m_axi_rresp);
+  assign unused = m_axi_rlast ^ (^m_axi_rresp) ^ Errors;
 `endif
 endmodule
 `default_nettype wire

@@ -2,8 +2,9 @@
 // The programmed engine. A pulse of start_i runs the program that begins at base_i (a multiple of
 // 4096) in memory; done_o is high from its end to the next start. cycles_o counts the cycles of the
 // run, code_o is what HALT says. error_o: 0 an opcode that is none, 1 an error of a read, 2 of a
-// write, 3 a start while it ran (which is ignored). events_o, for benches: unit L, X, S took an
-// instruction with tokens (bits 0, 2, 4), has completed one (1, 3, 5).
+// write, 3 a start while it ran (which is ignored). Words that came with an error are taken as they
+// are, but for the program: it ends there, as if HALT stood in their place. events_o, for benches:
+// unit L, X, S took an instruction with tokens (bits 0, 2, 4), has completed one (1, 3, 5).
 `default_nettype none
 module engine #(
   parameter int Pixels        = 4,
@@ -61,7 +62,8 @@ module engine #(
   // Control.
   logic       run_q, even_q, go, halted, bad, over;
   logic [7:0] pending_q;  // instructions dealt and not complete
-  logic       dealt, spent;
+  logic       dealt, spent, b_error;
+  logic [1:0] r_error;
   logic [2:0] started, complete;
   assign go   = start_i & ~run_q;
   assign over = run_q & halted & (pending_q == '0);
@@ -85,8 +87,8 @@ module engine #(
         error_o <= '0;
       end else begin
         error_o[0] <= error_o[0] | bad;
-        error_o[1] <= error_o[1] | (m_axi_gmem0_rvalid & (m_axi_gmem0_rresp != '0));
-        error_o[2] <= error_o[2] | (m_axi_gmem0_bvalid & (m_axi_gmem0_bresp != '0));
+        error_o[1] <= error_o[1] | (r_error != '0);
+        error_o[2] <= error_o[2] | b_error;
         error_o[3] <= error_o[3] | (start_i & run_q);
       end
     end
@@ -105,7 +107,8 @@ module engine #(
     .clk_i(ap_clk), .rst_ni(ap_rst_n), .start_i(go), .base_i(gmem0_base), .halted_o(halted),
     .run_i(run_q), .bad_o(bad), .code_o, .ar_valid_o(ar_valid[1]), .ar_ready_i(ar_ready[1]),
     .ar_addr_o(ar_addr[AddrWidth +: AddrWidth]), .ar_len_o(ar_len[15:8]), .r_valid_i(r_valid[1]),
-    .r_data_i(r_data), .valid_o(unit_valid), .ready_i(unit_ready), .word_o(word), .dealt_o(dealt)
+    .r_data_i(r_data), .r_error_i(r_error[1]), .valid_o(unit_valid), .ready_i(unit_ready),
+    .word_o(word), .dealt_o(dealt)
   );
 
   engine_units #(
@@ -124,7 +127,7 @@ module engine #(
   );
 
   axi_arbiter #(
-    .Readers(2), .DataWidth(Width), .AddrWidth(AddrWidth), .Ordered(1'b1)
+    .Readers(2), .DataWidth(Width), .AddrWidth(AddrWidth), .Ordered(1'b1), .Errors(1'b1)
   ) i_arbiter (
     .clk_i(ap_clk), .rst_ni(ap_rst_n), .ar_valid_i(ar_valid), .ar_ready_o(ar_ready),
     .ar_addr_i(ar_addr), .ar_len_i(ar_len), .r_valid_o(r_valid), .r_data_o(r_data),
@@ -137,6 +140,11 @@ module engine #(
     .m_axi_rid(m_axi_gmem0_rid), .m_axi_rresp(m_axi_gmem0_rresp), .m_axi_rlast(m_axi_gmem0_rlast)
   );
 
+  // Of what was asked before a reset nobody wants to know.
+  assign r_error = r_valid & {2{m_axi_gmem0_rresp != '0}};
+  assign b_error = m_axi_gmem0_bvalid & (m_axi_gmem0_bid == m_axi_gmem0_awid)
+                   & (m_axi_gmem0_bresp != '0);
+
   assign m_axi_gmem0_awid[2] = 1'b0;
   assign m_axi_gmem0_awsize  = 3'($clog2(Width / 8));
   assign m_axi_gmem0_awburst = 2'b01;
@@ -144,8 +152,5 @@ module engine #(
   assign m_axi_gmem0_awprot  = 3'b000;
   assign m_axi_gmem0_wstrb   = '1;
   assign m_axi_gmem0_bready  = 1'b1;
-
-  logic unused;
-  assign unused = m_axi_gmem0_bid[2];
 endmodule
 `default_nettype wire

@@ -31,6 +31,7 @@ module engine_drain #(
   input  logic [15:0]            high_i,
   input  logic [7:0]             base_i,
   input  logic                   step_i,
+  input  logic                   lookup_i,
   input  logic [1:0]             late_result_i,  // 0: 8 bits, 1: 4, 2: raw
   input  logic                   late_lookup_i,
   output logic                   read_o,     // parameters, which come 2 cycles later
@@ -115,12 +116,12 @@ module engine_drain #(
   engine_delay #(.Width(CountWidth), .Cycles(2)) i_count (
     .clk_i, .data_i(table_o), .data_o(count)
   );
-  assign look_o = active_line_q[Lane+1];
+  assign look_o = active_line_q[Lane+1] & lookup_i;
   assign take   = active_line_q[Lane+3];
   assign last   = late_result_i == 2'd2 ? (int'(count) + 1) % Quarter == 0 : count == '1;
 
   logic begun, begun_late;
-  assign begun = active_line_q[Lane] && (!look_o || table_o == '1);
+  assign begun = active_line_q[Lane] && (!active_line_q[Lane+1] || table_o == '1);
   engine_strobe #(.Cycles(2)) i_begun (.clk_i, .rst_ni, .data_i(begun), .data_o(begun_late));
   assign begin_o = begun & info_1_q[0];
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Unit X: takes INPUT and OUTPUT (one cycle each; kept for the EXECs behind them) and EXEC. An EXEC
 // that is taken in cycle t keeps the unit for outputs * groups * max(taps * passes, Drain) + Start
-// cycles, and is complete (done_o) Result cycles behind these. ready_i: its tokens are there; go_o:
-// it takes them. Asserted: every EXEC takes just as long, and its last result is written by then.
+// cycles, and Drain - 1 more if taps * passes < Drain; it is complete (done_o) Result cycles behind
+// these. ready_i: its tokens are there; go_o: it takes them. Asserted: every EXEC takes just as
+// long, its last result is written by then, and its values do not reach what is still drained of
+// the EXEC before it.
 `default_nettype none
 module engine_execute #(
   parameter int Pixels     = 4,
@@ -128,7 +130,8 @@ module engine_execute #(
 
 `ifdef BITWRIGHT_CHECKS
   // From the fields of the instruction, how long it takes; from its start on, how long it took.
-  int expected_q, cycles_q, steps;
+  int expected_q, cycles_q, apart_q, steps;
+  logic any_q;  // there was a group since the reset
   assign steps = int'(exec_q[187:176]) * int'(exec_q[167:160]) * int'(exec_q[175:168])
                * int'(input_q[191:184]);
 
@@ -136,9 +139,13 @@ module engine_execute #(
     cycles_q <= start_q ? 2 : cycles_q + 1;
     if (start_q) begin
       expected_q <= int'(exec_q[199:192]) * int'(exec_q[123:112]) * int'(exec_q[139:128])
-                  * (steps > Drain ? steps : Drain) + Start;
+                  * (steps > Drain ? steps : Drain) + Start + (steps < Drain ? Drain - 1 : 0);
     end
+    apart_q <= tap_last ? 1 : apart_q + 1;
+    any_q   <= rst_ni & (any_q | tap_last);
   end
+  apart: assert property (@(posedge clk_i) disable iff (!rst_ni)
+    tap_last && group_begin && any_q |-> apart_q >= Lanes + 8);
   exact: assert property (@(posedge clk_i) disable iff (!rst_ni)
     over |-> cycles_q + Start - 1 == expected_q);
   written: assert property (@(posedge clk_i) disable iff (!rst_ni) write_o |-> !idle_o);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fetcher: reads the program from start_i on, from base_i (a multiple of 4 KiB), in bursts of
 // Burst words, as far ahead as its FIFO of Places words has room, and deals instructions to the
-// queues of the units, one in 256 / Width cycles. HALT, or an opcode that is none (bad_o), ends it:
-// halted_o from when everything that was asked has come. It may read up to Places words behind
-// HALT.
+// queues of the units, one in 256 / Width cycles. HALT, an opcode that is none (bad_o), or words
+// with an error end it: halted_o from when everything that was asked has come. It may read up to
+// Places words behind HALT. What was dealt is the program's beginning, which waits for no token
+// that is not given in it.
 `default_nettype none
 module engine_fetch #(
   parameter int Width     = 64,
@@ -25,6 +26,7 @@ module engine_fetch #(
   output logic [7:0]           ar_len_o,
   input  logic                 r_valid_i,
   input  logic [Width-1:0]     r_data_i,
+  input  logic                 r_error_i, // with its word, which is dealt 3 cycles later or more
   output logic [2:0]           valid_o,   // units L, X, S
   input  logic [2:0]           ready_i,
   output logic [255:0]         word_o,
@@ -97,7 +99,7 @@ module engine_fetch #(
     end else if (!over_q) begin
       if (taken) count_q <= count_q + 1'b1;
       full_q <= (full_q & ~deal) | (taken & (count_q == '1));
-      over_q <= is_halt | is_bad;
+      over_q <= is_halt | is_bad | r_error_i;
     end else begin
       full_q <= 1'b0;
     end

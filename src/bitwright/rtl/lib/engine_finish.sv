@@ -42,14 +42,15 @@ module engine_finish #(
   output logic [Lanes-1:0]           write_strobes_o,
   output logic [Pixels*Width-1:0]    write_data_o
 );
-  logic [3:0]  post, rounding, step;
+  logic [3:0]  post, rounding, step, lookup;
   logic [7:0]  shift;
   logic [15:0] low, high, base, parameters;
 
   engine_fields_output i_output (
     .word_i(output_i), .post_o(post), .rounding_o(rounding), .shift_o(shift), .low_o(low),
     .high_o(high), .base_o(base), .step_o(step),
-    .wait_o(), .signal_o(), .plane_o(), .row_o(), .pixel_o(), .weights_o(), .result_o(), .lookup_o()
+    .lookup_o(lookup),
+    .wait_o(), .signal_o(), .plane_o(), .row_o(), .pixel_o(), .weights_o(), .result_o()
   );
   engine_fields_exec i_exec (
     .word_i(exec_i), .parameters_o(parameters),
@@ -70,10 +71,11 @@ module engine_finish #(
     .clk_i, .rst_ni, .drain_i, .sums_i, .output_i(group_i), .info_i,
     .row_i($clog2(Rows)'(parameters)), .threshold_i(post[0]),
     .rounding_i(rounding[2:0]), .shift_i(shift[5:0]), .low_i(low), .high_i(high),
-    .base_i(base[7:0]), .step_i(step[0]), .read_o(parameter_o), .row_o(parameter_row_o),
-    .slot_o(parameter_slot_o), .row_data_i(parameters_i), .record_i, .look_o, .table_o, .bytes_o,
-    .bytes_i, .late_result_i(late_result[1:0]), .late_lookup_i(late_lookup[0]), .begin_o,
-    .valid_o(valid), .number_o(number), .info_o(info), .words_o(words)
+    .base_i(base[7:0]), .step_i(step[0]), .lookup_i(lookup[0]), .read_o(parameter_o),
+    .row_o(parameter_row_o), .slot_o(parameter_slot_o), .row_data_i(parameters_i), .record_i,
+    .look_o, .table_o, .bytes_o, .bytes_i, .late_result_i(late_result[1:0]),
+    .late_lookup_i(late_lookup[0]), .begin_o, .valid_o(valid), .number_o(number), .info_o(info),
+    .words_o(words)
   );
 
   logic [7:0]  last_y, last_x;
@@ -100,7 +102,7 @@ module engine_finish #(
   );
 
   logic unused;
-  assign unused = ^{post, rounding, step, late_lookup, shift, base, late_result, info[0], plane,
-                    row, pixel, parameters};
+  assign unused = ^{post, rounding, step, lookup, late_lookup, shift, base, late_result, info[0],
+                    plane, row, pixel, parameters};
 endmodule
 `default_nettype wire

@@ -2,9 +2,12 @@
 // The loop nest of EXEC, one tap a cycle (with 2^k passes: one in 2^k cycles):
 //   for o, gy, gx: for kc, kh, kw: tap
 // All counts are given less one. A group of pixels takes max(taps * passes, Drain) cycles, an
-// instruction its groups and Gap cycles: start_i in cycle t, first tap in t + 1, ready_o again in
-// t + groups + Gap. Addresses and coordinates are those of pixel 0 of the group; they wrap.
-// Inputs must hold from start_i until ready_o. What the outputs mean: engine_places.
+// instruction its groups and Gap cycles: start_i in cycle t, first tap in t + 1, ready_o again in t
+// + groups + Gap; where a group has fewer than Drain steps (short_i), the first tap and all behind
+// it come Drain - 1 cycles later. So from the last tap of an instruction to the last tap of the
+// first group of the next one there are Drain + Gap + 1 cycles or more. Addresses and coordinates
+// are those of pixel 0 of the group; they wrap. Inputs must hold from start_i until ready_o. What
+// the outputs mean: engine_places.
 `default_nettype none
 module engine_walk #(
   parameter int AddrWidth   = 15,
@@ -25,6 +28,7 @@ module engine_walk #(
   input  logic [7:0]             taps_y_i,
   input  logic [7:0]             taps_x_i,
   input  logic [7:0]             passes_i,
+  input  logic                   short_i,     // taps * passes < Drain
   input  logic [AddrWidth-1:0]   start_addr_i,
   input  logic [6*AddrWidth-1:0] steps_i,     // o, gy, gx, kc, kh, kw; kw lowest
   input  logic [CoordWidth-1:0]  origin_x_i,
@@ -56,25 +60,26 @@ module engine_walk #(
   localparam int DrainWidth = Drain > 1 ? $clog2(Drain) : 1;
   localparam int GapWidth   = Gap > 1 ? $clog2(Gap) : 1;
 `ifndef __ICARUS__  // version 11 has no elaboration tasks
-  if (Gap < 2 || Drain < 1) begin : gen_check
-    $error("engine_walk: Gap must be at least 2 and Drain at least 1");
+  if (Gap < 2 || Drain < 2) begin : gen_check
+    $error("engine_walk: Gap and Drain must be at least 2");
   end
 `endif
 
   // Where the instruction is. Every "over" of a loop is a register.
-  logic                  run_q, tapping_q, gap_q, begin_q, first_q, drained_q;
+  logic                  run_q, lead_q, tapping_q, gap_q, begin_q, first_q, drained_q, go;
   logic [GapWidth-1:0]   gap_left_q;
-  logic [DrainWidth-1:0] drain_left_q;
+  logic [DrainWidth-1:0] drain_left_q, lead_left_q;
   logic [7:0]            pass_q;
 
   logic pass_over, kw_over, kh_over, kc_over, gx_over, gy_over, o_over, tap, taps_over, group_over;
   assign tap        = run_q & tapping_q & pass_over;
   assign taps_over  = kw_over & kh_over & kc_over;
   assign group_over = run_q & drained_q & (~tapping_q | (pass_over & taps_over));
-  assign ready_o    = ~run_q & ~gap_q;
+  assign ready_o    = ~run_q & ~gap_q & ~lead_q;
+  assign go         = (start_i & ~short_i) | (lead_q & (lead_left_q == '0));
 
   engine_count #(.Width(8)) i_pass (
-    .clk_i, .load_i(start_i), .step_i(tapping_q), .count_i(passes_i), .over_o(pass_over)
+    .clk_i, .load_i(start_i), .step_i(run_q && tapping_q), .count_i(passes_i), .over_o(pass_over)
   );
   engine_count #(.Width(8)) i_kw (
     .clk_i, .load_i(start_i), .step_i(tap), .count_i(taps_x_i), .over_o(kw_over)
@@ -104,10 +109,12 @@ module engine_walk #(
 
   always_ff @(posedge clk_i) begin : p_state
     if (!rst_ni) begin
-      run_q <= 1'b0;
-      gap_q <= 1'b0;
+      run_q  <= 1'b0;
+      lead_q <= 1'b0;
+      gap_q  <= 1'b0;
     end else begin
-      if (start_i) run_q <= 1'b1;
+      lead_q <= (start_i & short_i) | (lead_q & ~go);
+      if (go) run_q <= 1'b1;
       else if (over) run_q <= 1'b0;
       if (over) gap_q <= 1'b1;
       else if (gap_left_q == '0) gap_q <= 1'b0;
@@ -115,22 +122,23 @@ module engine_walk #(
   end
 
   always_ff @(posedge clk_i) begin : p_count
+    lead_left_q <= lead_q ? lead_left_q - 1'b1 : DrainWidth'(Drain - 2);
     gap_left_q <= gap_q ? gap_left_q - 1'b1 : GapWidth'(Gap - 2);
     if (start_i || group_over) begin
       tapping_q    <= 1'b1;
       first_q      <= 1'b1;
       drain_left_q <= DrainWidth'(Drain - 1);
-      drained_q    <= Drain == 1;
+      drained_q    <= 1'b0;
     end else begin
       if (tap) first_q <= 1'b0;
       if (tap && taps_over) tapping_q <= 1'b0;
-      if (!drained_q) drain_left_q <= drain_left_q - 1'b1;
-      drained_q <= drained_q || drain_left_q == DrainWidth'(1);
+      if (run_q && !drained_q) drain_left_q <= drain_left_q - 1'b1;
+      if (run_q) drained_q <= drained_q || drain_left_q == DrainWidth'(1);
     end
     if (start_i) begin_q <= 1'b1;
     else if (group_over) begin_q <= 1'b0;
     if (start_i || tap) pass_q <= '0;
-    else if (tapping_q) pass_q <= pass_q + 1'b1;
+    else if (run_q && tapping_q) pass_q <= pass_q + 1'b1;
     if (start_i || (tap && taps_over)) tap_c_o <= '0;
     else if (tap && kw_over && kh_over) tap_c_o <= tap_c_o + 1'b1;
   end

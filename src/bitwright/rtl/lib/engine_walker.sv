@@ -9,7 +9,8 @@ module engine_walker #(
   parameter int WeightWidth = 10,
   parameter int Drain       = 8,
   parameter int Gap         = 7,
-  localparam int BankWidth  = $clog2(Pixels)
+  localparam int BankWidth  = $clog2(Pixels),
+  localparam int ShortWidth = $clog2(Drain)
 ) (
   input  logic                   clk_i,
   input  logic                   rst_ni,
@@ -73,13 +74,29 @@ module engine_walker #(
     .wait_o(), .signal_o(), .parameters_o(), .last_y_o(), .last_x_o(), .init_o(), .place_o()
   );
 
+  // Whether a group has fewer steps than its results take cycles.
+  logic [4*ShortWidth-1:0] steps;
+  logic [7:0]              kh_less, kw_less, passes_less;
+  logic [11:0]             kc_less;
+  logic                    wide, is_short;
+  assign kc_less     = kc - 12'd1;
+  assign kh_less     = kh - 8'd1;
+  assign kw_less     = kw - 8'd1;
+  assign passes_less = passes - 8'd1;
+  assign wide        = (kc_less >> ShortWidth) != '0 || (kh_less >> ShortWidth) != '0
+                       || (kw_less >> ShortWidth) != '0 || (passes_less >> ShortWidth) != '0;
+  assign steps       = (4*ShortWidth)'(kc) * (4*ShortWidth)'(kh) * (4*ShortWidth)'(kw)
+                       * (4*ShortWidth)'(passes);
+  assign is_short    = !wide && (steps >> ShortWidth) == '0;
+
   engine_walk #(
     .AddrWidth(AddrWidth), .CoordWidth(CoordWidth), .WeightWidth(WeightWidth), .Drain(Drain),
     .Gap(Gap)
   ) i_walk (
     .clk_i, .rst_ni, .start_i, .ready_o, .over_o,
     .outputs_i(12'(outputs) - 12'd1), .groups_y_i(groups_y - 12'd1), .groups_x_i(groups_x - 12'd1),
-    .taps_c_i(kc - 12'd1), .taps_y_i(kh - 8'd1), .taps_x_i(kw - 8'd1), .passes_i(passes - 8'd1),
+    .taps_c_i(kc_less), .taps_y_i(kh_less), .taps_x_i(kw_less), .passes_i(passes_less),
+    .short_i(is_short),
     .start_addr_i(AddrWidth'(features)),
     .steps_i({AddrWidth'(out), AddrWidth'(row) << down, AddrWidth'(pixel) << patch,
               AddrWidth'(plane), AddrWidth'(tap_y), AddrWidth'(tap_x)}),
