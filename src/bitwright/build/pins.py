@@ -19,13 +19,15 @@ def pin_suffix(family: str) -> str:
     return _writer(family).suffix
 
 
-def pin_file(board: Board, family: str) -> str:
-    """The pin file of a board top, in the form that the family's place and route reads.
+def pin_file(board: Board, family: str, *, sdram: bool = False) -> str:
+    """The pin file of a board top, in the form that the family's place and route reads; ``sdram``:
+    with the pins of the memory.
 
     Raises:
         TargetError: as for :func:`pin_suffix`.
     """
-    return _writer(family).write(board)
+    shown = board if sdram else board.model_copy(update={"sdram": {}})
+    return _writer(family).write(shown)
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,19 @@ def _lpf(board: Board) -> str:
         pull = f" PULLMODE={board.pulls[port]}" if port in board.pulls else ""
         kind = board.io_types.get(port, board.io_type)
         lines.append(f'IOBUF PORT "{port}" IO_TYPE={kind}{pull};')
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_lpf_memory(board)]) + "\n"
+
+
+def _lpf_memory(board: Board) -> list[str]:
+    """Pins of the SDRAM: fast edges, little current, as the board's own file has them."""
+    lines = []
+    for name, sites in board.sdram.items():
+        for bit, site in enumerate(sites):
+            port = f"sdram_{name}[{bit}]" if len(sites) > 1 else f"sdram_{name}"
+            lines.append(f'LOCATE COMP "{port}" SITE "{site}";')
+            kind = f"IO_TYPE={board.io_type} PULLMODE=NONE DRIVE=4 SLEWRATE=FAST"
+            lines.append(f'IOBUF PORT "{port}" {kind};')
+    return lines
 
 
 def _pcf(board: Board) -> str:

@@ -97,23 +97,26 @@ _PLLS: Mapping[str, _Pll] = {
 }
 
 
-def choose_clock(input_mhz: float, wanted_mhz: float, family: str = "ecp5") -> Clock:
+def choose_clock(
+    input_mhz: float, wanted_mhz: float, family: str = "ecp5", *, double: bool = False
+) -> Clock:
     """The setting of a family's PLL with the highest frequency that is not above the wanted one.
 
-    The input itself counts as one.
+    The input itself counts as one, but not with ``double``: then the PLL also makes twice the
+    frequency.
 
     Raises:
         TargetError: no setting is at or below the wanted frequency, or the family has no PLL here.
     """
     pll = _pll(family)
-    best = Clock(input_mhz, 0, 1, 1) if input_mhz < wanted_mhz + _TINY else None
+    best = Clock(input_mhz, 0, 1, 1) if input_mhz < wanted_mhz + _TINY and not double else None
     for ref_div in range(1, min(pll.most_ref, floor(input_mhz / pll.detector[0] + _TINY)) + 1):
         detector = input_mhz / ref_div
         if detector > pll.detector[1]:
             continue
         low, high = (limit / detector for limit in pll.oscillator)
         for vco_mul in range(ceil(low - _TINY), min(pll.most_mul, floor(high + _TINY)) + 1):
-            mhz, out_div = _divided(detector * vco_mul, wanted_mhz, pll)
+            mhz, out_div = _divided(detector * vco_mul, wanted_mhz, pll, double)
             if mhz > (best.mhz if best else 0.0) + _TINY:
                 best = Clock(mhz, ref_div, vco_mul, out_div)
     if best is None:
@@ -154,12 +157,13 @@ def least_clock(input_mhz: float, needed_mhz: float, most_mhz: float, family: st
     return found
 
 
-def _divided(oscillator: float, wanted: float, pll: _Pll) -> tuple[float, int]:
+def _divided(oscillator: float, wanted: float, pll: _Pll, double: bool) -> tuple[float, int]:
     """The highest output at or below the wanted frequency, and its divider; (0, 0) without one."""
     least, most = pll.output
     fitting = (
         (oscillator / divider, divider)
         for divider in pll.out_divs
+        if not (double and divider % 2)
         if least - _TINY <= oscillator / divider <= min(most, wanted) + _TINY
     )
     return max(fitting, default=(0.0, 0))
@@ -174,8 +178,10 @@ def clock_module(family: str) -> str:
     return _pll(family).module
 
 
-def clock_instance(family: str, clock: Clock, board: Board) -> str:
-    """The instance of that module, ``clk`` to ``core_clk`` and ``locked``, as SystemVerilog."""
+def clock_instance(family: str, clock: Clock, board: Board, *, double: bool = False) -> str:
+    """The instance of that module, ``clk`` to ``core_clk`` and ``locked``, as SystemVerilog;
+    ``double``: and to ``fast_clk``, twice as fast and in phase.
+    """
     pll = _pll(family)
     parameters = {
         "Use": int(clock.ref_div > 0),
@@ -183,12 +189,14 @@ def clock_instance(family: str, clock: Clock, board: Board) -> str:
         "VcoMul": clock.vco_mul,
         "OutDiv": clock.out_div,
         **pll.extra(clock, board),
+        **({"FastDiv": clock.out_div // 2} if double else {}),
     }
     text = ", ".join(f".{name}({value})" for name, value in parameters.items())
-    return f"""  {pll.module} #(
+    wire, fast = ("  logic fast_clk;\n", ", .fast_o(fast_clk)") if double else ("", "")
+    return f"""{wire}  {pll.module} #(
     {text}
   ) i_clock (
-    .clk_i(clk), .clk_o(core_clk), .locked_o(locked)
+    .clk_i(clk), .clk_o(core_clk), .locked_o(locked){fast}
   );"""
 
 

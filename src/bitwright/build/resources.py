@@ -35,7 +35,10 @@ _ECP5: tuple[_Rule, ...] = (
     ("DP16KD|PDPW16KD", _BRAM),
     ("MULT18X18D", _DSP),
     ("MULT9X9D", Resources(dsp=0.5)),
-    ("PFUMX|L6MUX21|ALU54B|ALU24B|EHXPLLL|TRELLIS_IO|IB|OB|OBZ|BB|GSR|PUR|VHI|VLO|INV", _FREE),
+    (
+        "PFUMX|L6MUX21|ALU54B|ALU24B|EHXPLLL|[IO]DDRX1F|TRELLIS_IO|IB|OB|OBZ|BB|GSR|PUR|VHI|VLO|INV",
+        _FREE,
+    ),
 )
 # SB_CARRY stands beside the LUT of the sum, which the netlist has, too.
 _ICE40: tuple[_Rule, ...] = (

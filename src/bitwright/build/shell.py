@@ -17,8 +17,23 @@ from pathlib import Path
 from bitwright.base.errors import TargetError
 from bitwright.build.pins import pin_file, pin_suffix
 from bitwright.build.plls import Clock, choose_clock, clock_instance, clock_module
+from bitwright.build.sdram import (
+    SLOT_PORTS,
+    needs_memory,
+    pad_instance,
+    pad_module,
+    pad_ports,
+    slot_ports,
+)
 from bitwright.build.target import Board, Target
-from bitwright.host.description import FILE, Description, Output, describe_streams, design_digest
+from bitwright.host.description import (
+    FILE,
+    Description,
+    Output,
+    describe_engine,
+    describe_streams,
+    design_digest,
+)
 from bitwright.host.protocol import ANSWER_CHUNK, VERSION
 from bitwright.sim.spec import Design, Port, load_design
 from bitwright.sim.toolchain import instance_parameters
@@ -104,29 +119,38 @@ def write_board_design(
     reason = beyond_shell(design)
     if reason is not None:
         raise TargetError(reason, hint="implement it out of context instead (no bitstream)")
-    clock = choose_clock(board.clock_mhz, clock_mhz, target.family)
+    double = design.sdram is not None
+    if double:
+        needs_memory(board)
+    clock = choose_clock(board.clock_mhz, clock_mhz, target.family, double=double)
     line = choose_line(clock.mhz, board.uart_baud)
     shutil.rmtree(out_dir, ignore_errors=True)
     files = copy_sources(design_dir, design, out_dir)
-    module = f"{clock_module(target.family)}.sv"
-    shutil.copyfile(_SHELL / "prim" / module, out_dir / "shell" / module)
+    modules = [clock_module(target.family), *([pad_module(target.family)] if double else [])]
+    for module in modules:
+        shutil.copyfile(_SHELL / "prim" / f"{module}.sv", out_dir / "shell" / f"{module}.sv")
     serial, top = f"{design.top}_serial", f"{design.top}_board"
     description = describe(design, clock.mhz, line)
     (out_dir / f"{serial}.sv").write_text(serial_top(design, description, line))
-    (out_dir / f"{top}.sv").write_text(
-        _board_top(serial, top, clock_instance(target.family, clock, board), board)
-    )
+    clocks = clock_instance(target.family, clock, board, double=double)
+    pads = pad_instance(target.family) if double else ""
+    (out_dir / f"{top}.sv").write_text(_board_top(serial, top, clocks, board, pads))
     table = {
         "top": top,
         "clock": "clk",
         "reset": "button",  # of boards that have one; the shell also resets itself
-        "files": [*files, f"shell/{module}", f"{serial}.sv", f"{top}.sv"],
+        "files": [
+            *files,
+            *(f"shell/{module}.sv" for module in modules),
+            f"{serial}.sv",
+            f"{top}.sv",
+        ],
         "memories": list(design.memories),
     }
     (out_dir / "design.json").write_text(json.dumps(table, indent=1) + "\n")
     (out_dir / FILE).write_text(description.to_json())
     constraints = out_dir / f"{top}{pin_suffix(target.family)}"
-    constraints.write_text(pin_file(board, target.family))
+    constraints.write_text(pin_file(board, target.family, sdram=double))
     return BoardDesign(out_dir, constraints, clock, description)
 
 
@@ -183,6 +207,7 @@ def describe(design: Design, clock_mhz: float, line: LineTiming) -> Description:
         latency=design.latency,
         input=source,
         outputs=outputs,
+        engine=describe_engine(design),
     )
 
 
@@ -207,22 +232,25 @@ _HEADER = """\
 """
 
 
-def _board_top(serial: str, top: str, clock: str, board: Board) -> str:
-    """The top with the board's pins; what the board has not is left out or held still."""
+def _board_top(serial: str, top: str, clock: str, board: Board, pads: str) -> str:
+    """The top with the board's pins; what the board has not is left out or held still. ``pads``:
+    those of the memory, if the design has one.
+    """
     inverted = {port: "~" if port in board.active_low else "" for port in board.pins}
     ports = [f"  {_DIRECTIONS[port]} logic {port}" for port in _DIRECTIONS if port in board.pins]
     button = f"{inverted['button']}button" if "button" in board.pins else "1'b0"
     lamp = f"\n  assign led = {inverted['led']}open;" if "led" in board.pins else ""
-    listed = ",\n".join(ports)
+    listed = ",\n".join([*ports, *(pad_ports() if pads else [])])
+    slots = f",\n    {', '.join(f'.{name}' for name in SLOT_PORTS)}" if pads else ""
     return f"""{_HEADER}module {top} (
 {listed}
 );
   logic core_clk, locked, open;
 
 {clock}
-  {serial} i_serial (
+{pads}  {serial} i_serial (
     .clk_i(core_clk), .locked_i(locked), .button_i({button}),
-    .rx_i(uart_rx), .tx_o(uart_tx), .open_o(open)
+    .rx_i(uart_rx), .tx_o(uart_tx), .open_o(open){slots}
   );{lamp}
 endmodule
 `default_nettype wire
@@ -248,6 +276,9 @@ def serial_top(design: Design, description: Description, line: LineTiming) -> st
     waits = " | ".join(f"(beat{k}_valid & ~beat{k}_ready)" for k, _ in pairs)
     if design.frame_error:  # the shell counts beats itself, so its tlast is always in place
         ports += f",\n    .{design.frame_error}()"
+    memory = "".join(f",\n{port}" for port in slot_ports()) if design.sdram else ""
+    if design.sdram:
+        ports += ",\n    .power_ni(rst_n), " + ", ".join(f".{name}" for name in SLOT_PORTS)
     hello = int.from_bytes(description.hello().payload(), "little")
     digest = int.from_bytes(bytes.fromhex(description.digest), "little")
     return f"""{_HEADER}module {design.top}_serial (
@@ -256,7 +287,7 @@ def serial_top(design: Design, description: Description, line: LineTiming) -> st
   input  logic button_i,
   input  logic rx_i,
   output logic tx_o,
-  output logic open_o
+  output logic open_o{memory}
 );
   logic rst_n, core_rst_n, serial_break;
   logic byte_valid, byte_ready, source_valid, source_ready, source_last;
@@ -292,7 +323,7 @@ def serial_top(design: Design, description: Description, line: LineTiming) -> st
     .out_valid_o(source_valid), .out_ready_i(source_ready), .out_data_o(source_data),
     .out_last_o(source_last)
   );
-  {design.top}{instance_parameters(design.parameters)} i_design (
+  {design.top}{instance_parameters(design.parameters_at(description.clock_mhz))} i_design (
     .{design.clock}(clk_i), .{design.reset}(core_rst_n),
     .{source.name}_tdata(source_data), .{source.name}_tvalid(source_valid),
     .{source.name}_tready(source_ready), .{source.name}_tlast(source_last),

@@ -20,6 +20,7 @@ from bitwright.base.errors import TargetError, ToolError
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import require
 from bitwright.base.tools.process import output_of
+from bitwright.build.sdram import chip_source, simulated_top
 from bitwright.build.shell import (
     LineTiming,
     beyond_shell,
@@ -111,10 +112,14 @@ class SimulatedBoard:
         frame = description.input.frame_bytes + description.answer_bytes
         level = optimisation(frames * max(design.interval, 10 * CLOCKS_PER_BIT * frame))
         top = serial_top(design, description, line)
+        name = f"{design.top}_serial"
+        if design.sdram is not None:
+            top += simulated_top(name, design.sdram, clock_mhz) + chip_source()
+            name += "_sdram"
 
         def compiled(work: Path) -> None:
             with tempfile.TemporaryDirectory(dir=work.parent, prefix=".verilator-") as scratch:
-                _compile(design, top, Path(scratch).resolve(), level)
+                _compile(design, name, top, Path(scratch).resolve(), level)
                 shutil.copy2(Path(scratch) / _PROGRAM, work / _PROGRAM)
 
         key = content_key(
@@ -205,13 +210,13 @@ def _shell_sources(design: Design) -> list[str]:
         return [(Path(folder) / name).read_text() for name in names if name not in design.files]
 
 
-def _compile(design: Design, top: str, scratch: Path, level: str) -> None:
+def _compile(design: Design, name: str, top: str, scratch: Path, level: str) -> None:
     sources = scratch / "design"
     names = copy_sources(design.folder, design, sources)
     (sources / "serial_top.sv").write_text(top)
     tool = require("verilator")
     argv = [*tool.command, "--Mdir", str(scratch), "--cc", "--prefix", "Vtop", "--assert", CHECKS]
-    argv += ["--top-module", f"{design.top}_serial", "-O3", "--x-initial", "unique", "--no-timing"]
+    argv += ["--top-module", name, "-O3", "--x-initial", "unique", "--no-timing"]
     argv += ["-Wno-lint", "-Wno-style", "-Wno-fatal", "--output-split", "40000"]
     argv += [*names, "serial_top.sv"]
     output_of(argv, cwd=sources, name="verilator", env=dict(tool.env), timeout=TIMEOUT_S)

@@ -128,6 +128,11 @@ Port = Literal["clk", "uart_rx", "uart_tx", "button", "led"]
 """Ports of a board's top: clock and serial line; where the board has them a button that resets, and
 a lamp that is lit while a host has the design open."""
 _NEEDED: tuple[Port, ...] = ("clk", "uart_rx", "uart_tx")
+#: Of the chip of 16 bits: how many there are of each.
+SDRAM_PINS = {
+    "clk": 1, "cke": 1, "cs_n": 1, "ras_n": 1, "cas_n": 1, "we_n": 1, "a": 13, "ba": 2, "dqm": 2,
+    "d": 16,
+}  # fmt: skip
 #: Programs that load bitstreams, and what a board's file, which may be anybody's, may tell them:
 #: which board, cable and device it is. Other options write files, or what outlives the power.
 _LOADERS = {
@@ -157,6 +162,8 @@ class Board(Strict):
         io_type: I/O standard of all pins that `io_types` does not name.
         active_low: ports that are 0 when the button is pressed or the lamp is lit.
         pulls: resistors inside the FPGA.
+        sdram: sites of its memory's pins, as `SDRAM_PINS` has them, in the order of bits;
+            empty: it has none.
         run_here: whether a bitstream of Bitwright has run on this board.
     """
 
@@ -179,6 +186,7 @@ class Board(Strict):
         default_factory=dict,
         description="program (openFPGALoader, fujprog) -> options that say which board it is",
     )
+    sdram: dict[str, tuple[Word, ...]] = Field(default_factory=dict)
     run_here: bool = False
 
     @model_validator(mode="after")
@@ -186,7 +194,7 @@ class Board(Strict):
         missing = [port for port in _NEEDED if port not in self.pins]
         if missing:
             raise ValueError(f"pins has no {' and no '.join(missing)}")
-        sites = list(self.pins.values())
+        sites = [*self.pins.values(), *(site for places in self.sdram.values() for site in places)]
         twice = sorted({site for site in sites if sites.count(site) > 1})
         if twice:
             raise ValueError(f"pins names {', '.join(twice)} twice")
@@ -204,6 +212,9 @@ class Board(Strict):
             other = [o for o in options if not re.fullmatch(_LOADERS[loader], o)]
             if other:
                 raise ValueError(f"loaders gives {loader} {' '.join(other)}, which is not allowed")
+        found = {name: len(places) for name, places in self.sdram.items()}
+        if found and found != SDRAM_PINS:
+            raise ValueError(f"sdram names {found} pins; expected are {SDRAM_PINS}")
         strange = sorted(set(self.parts) - set(self.targets))
         if strange:
             raise ValueError(f"parts names {', '.join(strange)}, which is none of its targets")

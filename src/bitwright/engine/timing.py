@@ -9,7 +9,7 @@ simulated, instruction by instruction. No data is computed.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from bitwright.base.native import INT, INT64, POINTER, Program
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.estimate import exec_period
 from bitwright.engine.isa import Buffer, Exec, Halt, Input, Instruction, Load, Loop, Store
+from bitwright.engine.sdram import SDRAM_TIMES
 
 Cycles = NDArray[np.int64]
 
@@ -32,9 +33,12 @@ TIMING = Program(
     name="engine-timing",
     package="bitwright.engine",
     sources=("timing.cpp",),
-    headers=("sim/memory.h", "sim/random.h"),
-    functions={"bw_engine_timing": (INT, POINTER, INT64, *(POINTER,) * 7)},
-    values={"bw_engine_instruction_size": 8 * _FIELDS},
+    headers=("sim/memory.h", "sim/random.h", "sim/sdram.h"),
+    functions={"bw_engine_timing": (INT, POINTER, INT64, *(POINTER,) * 8)},
+    values={
+        "bw_engine_instruction_size": 8 * _FIELDS,
+        "bw_engine_sdram_size": 8 * len(SDRAM_TIMES),
+    },
     libraries=("-lstdc++",),
     hint="the timing model needs a C++ compiler; `bitwright doctor` says how to install one",
 )
@@ -57,6 +61,9 @@ class OutsideMemory(Protocol):
     def go(self) -> float: ...
     @property
     def mixed(self) -> bool: ...
+    @property
+    def sdram(self) -> Mapping[str, int] | None:
+        """Times of the SDRAM's controller; None: it is none, and the rest says how it behaves."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,9 @@ def simulate(
         np.int64,
     )
     rates = np.array([memory.beats_per_cycle, memory.stop, memory.go], np.float64)
-    arrays = (shape, outside, rates, begin, end, start, done)
+    times = {} if memory.sdram is None else memory.sdram
+    sdram = np.array([times.get(name, 0) for name in SDRAM_TIMES], np.int64)
+    arrays = (shape, outside, rates, sdram, begin, end, start, done)
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (table, *arrays)]
     code = TIMING.require().bw_engine_timing(pointers[0], len(table), *pointers[1:])
     if code:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 from math import prod
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from bitwright.base.described import Strict, validated
 from bitwright.base.errors import BitwrightError, GraphError
 from bitwright.base.files import read_text
 from bitwright.data.preprocessing import Preprocessing
+from bitwright.engine.config import EngineConfig
 from bitwright.formats import parse_format
 from bitwright.host.protocol import Hello, element_bytes
 from bitwright.ir.types import MAX_FRAME
@@ -109,6 +111,29 @@ class Output(Strict):
         return found
 
 
+class EngineHost(Strict):
+    """What a host must know of an engine behind the serial shell.
+
+    Attributes:
+        config: its sizes, as `bitwright.engine.config` reads them.
+        memory_words: of its memory, of ``config.lanes`` bytes.
+        frame_words: words of memory in a frame of commands, or of answers.
+    """
+
+    config: dict[str, Any]
+    memory_words: int = Field(gt=0, le=1 << 40)
+    frame_words: int = Field(gt=0, le=255)
+
+    @property
+    def sizes(self) -> EngineConfig:
+        """The engine's configuration.
+
+        Raises:
+            TargetError: it is none.
+        """
+        return EngineConfig.from_json(json.dumps(self.config))
+
+
 class Description(Strict):
     """A design behind the serial shell.
 
@@ -125,6 +150,7 @@ class Description(Strict):
         input, outputs: the streams, in the order of the line.
         preprocessing: of image files; None: the host must give levels.
         classes: names of the labels.
+        engine: of a design that runs programs; its frames are commands (`bitwright.host.engine`).
     """
 
     protocol: int
@@ -141,6 +167,7 @@ class Description(Strict):
     outputs: tuple[Output, ...] = Field(min_length=1, max_length=_MOST_OUTPUTS)
     preprocessing: Preprocessing | None = None
     classes: tuple[str, ...] = ()
+    engine: EngineHost | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -234,11 +261,22 @@ def describe_streams(design: Design) -> tuple[Input, tuple[Output, ...]]:
     return Input(port=source, shape=(source.beats * source.lanes,)), outputs
 
 
+def describe_engine(design: Design) -> EngineHost | None:
+    """What a host must know of the engine in a design; None: there is none."""
+    words, frame = (design.parameters.get(name) for name in ("MemoryWords", "Burst"))
+    if design.engine is None or not isinstance(words, int) or not isinstance(frame, int):
+        return None
+    return EngineHost(config=design.engine, memory_words=words, frame_words=frame)
+
+
 def design_digest(design: Design) -> str:
     """Hash of all that makes a design what it computes: sources, memories, parameters, streams."""
     digest = hashlib.sha256()
     ports = [port.model_dump(mode="json") for port in (*design.inputs, *design.outputs)]
-    digest.update(json.dumps([design.top, design.parameters, ports], sort_keys=True).encode())
+    parts: list[object] = [design.top, design.parameters, ports]
+    if design.sdram is not None:
+        parts.append(asdict(design.sdram))
+    digest.update(json.dumps(parts, sort_keys=True).encode())
     for name in (*design.files, *design.memories):
         content = (design.folder / name).read_bytes()
         digest.update(json.dumps([name, len(content)]).encode() + content)

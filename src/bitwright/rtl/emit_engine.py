@@ -6,16 +6,24 @@ Programs are data in the memory behind its one AXI4 port, so nothing of a networ
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from bitwright.base.errors import TargetError
 from bitwright.base.version import __version__
 from bitwright.engine.config import EngineConfig
+from bitwright.engine.sdram import ULX3S, SdramChip
 from bitwright.hw.weight_image import BASE, PORT
 from bitwright.rtl import module_files, needed_modules
 from bitwright.rtl.text import whole_folder
 
 TOP = "engine"
+BOARD_TOP = "engine_board"
+#: Words of memory in a frame of the console; its answer, two words more, is one packet of the line.
+CONSOLE_WORDS = 14
 EVENTS = (
     "load begins", "load ends", "execute begins", "execute ends", "store begins", "store ends",
 )  # fmt: skip
@@ -59,19 +67,15 @@ def emit_engine(config: EngineConfig, out_dir: Path, *, dsps: int | None = None)
     Raises:
         OSError: the folder cannot be written.
     """
-    sources = module_files()
-    used = needed_modules({TOP})
-    table = {
-        "kind": "engine",
-        "top": TOP,
-        "clock": "ap_clk",
-        "reset": "ap_rst_n",
-        "files": [f"lib/{name}.sv" for name in used],
-        "parameters": parameters(config, dsps=dsps),
-        "memory_ports": [
+    return _write(
+        TOP,
+        out_dir,
+        config,
+        parameters=parameters(config, dsps=dsps),
+        memory_ports=[
             {"name": PORT, "base": BASE, "data_bits": 8 * config.lanes, "access": "read_write"}
         ],
-        "control": {
+        control={
             "start": "start_i",
             "done": "done_o",
             "code": "code_o",
@@ -79,7 +83,56 @@ def emit_engine(config: EngineConfig, out_dir: Path, *, dsps: int | None = None)
             "cycles": "cycles_o",
             "events": "events_o",
         },
-        "events": EVENTS,
+        events=EVENTS,
+    )
+
+
+def emit_engine_board(
+    config: EngineConfig, out_dir: Path, *, dsps: int | None = None, chip: SdramChip = ULX3S
+) -> Path:
+    """Write the RTL of an engine with its memory's controller and the console for a host: a design
+    with a stream of commands and one of answers, which the serial shell carries.
+
+    Args:
+        dsps: as `parameters` has it.
+        chip: the memory.
+
+    Returns:
+        the path of ``design.json``.
+
+    Raises:
+        TargetError: the engine's words are not those of the memory.
+        OSError: the folder cannot be written.
+    """
+    if config.lanes != 8:
+        raise TargetError(
+            f"an SDRAM gives words of 64 bits, and the engine has words of {8 * config.lanes}",
+            where=f"engine {config.name}",
+            hint="choose an engine with 8 lanes",
+        )
+    memory = {"MemoryWords": chip.size // config.word_bytes, "Burst": CONSOLE_WORDS}
+    stream = {"width": 64, "lane_bits": 8, "lanes": 8}
+    return _write(
+        BOARD_TOP,
+        out_dir,
+        config,
+        parameters=parameters(config, dsps=dsps) | memory,
+        inputs=[{"name": "s_axis_0", "tensor": "command", "beats": 1 + CONSOLE_WORDS, **stream}],
+        outputs=[{"name": "m_axis_0", "tensor": "answer", "beats": 2 + CONSOLE_WORDS, **stream}],
+        sdram=dataclasses.asdict(chip),
+    )
+
+
+def _write(top: str, out_dir: Path, config: EngineConfig, **more: Any) -> Path:
+    sources = module_files()
+    used = needed_modules({top})
+    table: Mapping[str, Any] = {
+        "kind": "engine",
+        "top": top,
+        "clock": "ap_clk",
+        "reset": "ap_rst_n",
+        "files": [f"lib/{name}.sv" for name in used],
+        **more,
         "engine": json.loads(config.to_json()),
         "version": __version__,
     }

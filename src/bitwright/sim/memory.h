@@ -5,6 +5,8 @@
 // until they are taken, WLAST where it belongs. It knows cycles and signals, no simulator: timing
 // models include it, too.
 //
+// With `chip`, an SDRAM with our controller says when (sdram.h), and nothing is random.
+//
 // Bytes that nobody has written are noise that depends on the address alone, and marked so.
 #pragma once
 
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "random.h"
+#include "sdram.h"
 
 // What a port says to its memory in a cycle, and the memory to the port. Lengths are less one, as on
 // the wires.
@@ -47,6 +50,7 @@ struct Memory {
   Stall stall, write_stall, word_stall;  // of requests to read, to write, of words
   uint64_t beats = 0, bursts = 0, beats_written = 0;  // since the last reset
   std::vector<uint8_t> bytes, defined;
+  Sdram* chip = nullptr;
 
   void seed(uint64_t number) {
     stall.random = Random(number);
@@ -96,6 +100,7 @@ struct Memory {
   }
 
   const MemorySays& before(uint64_t cycle) {  // what the coming cycle sees
+    if (chip) return before_chip();
     says.ar_ready = stall.step();
     if (writable) before_write(cycle);
     if (says.r_valid) return says;  // held until it is accepted
@@ -117,6 +122,7 @@ struct Memory {
 
   bool after(uint64_t cycle, const MemoryAsks& asks) {  // what was transferred in it; false: nothing
     bool moved = false;
+    if (chip) step_chip(asks);
     if (says.r_valid && asks.r_ready) {
       auto& burst = waiting[says.r_id].front();
       burst.at += width / 8;
@@ -155,6 +161,30 @@ struct Memory {
   const uint8_t noise[128] = {0xa5, 0x5a, 0xc3, 0x3c, 0x96, 0x69, 0xf0, 0x0f};
 
   bool bad(uint64_t at) const { return at + width / 8 > bad_low && at < bad_high; }
+
+  const MemorySays& before_chip() {
+    says.ar_ready = chip->ar_ready();
+    says.aw_ready = chip->aw_ready();
+    says.w_ready = chip->w_ready();
+    says.b_valid = chip->b_valid();
+    if (says.b_valid) says.b_id = chip->b_id();
+    says.r_valid = chip->r_valid();
+    if (!says.r_valid) return says;
+    says.r_id = chip->r_id();
+    says.r_last = chip->r_last();
+    says.r_data = bytes.data() + waiting[says.r_id].front().at;
+    return says;
+  }
+
+  void step_chip(const MemoryAsks& asks) {
+    if (!asks.r_ready || !asks.b_ready) fail("the SDRAM's port does not wait");
+    SdramAsks given;
+    given.ar_valid = asks.ar_valid, given.aw_valid = asks.aw_valid, given.w_valid = asks.w_valid;
+    given.ar_address = asks.ar_address - base, given.aw_address = asks.aw_address - base;
+    given.ar_length = asks.ar_length, given.ar_id = asks.ar_id;
+    given.aw_length = asks.aw_length, given.aw_id = asks.aw_id;
+    chip->step(given);
+  }
 
   void before_write(uint64_t cycle) {
     says.aw_ready = write_stall.step();

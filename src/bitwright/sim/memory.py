@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -63,6 +63,8 @@ class MemoryModel:
     mixed: bool = False
     base: int = 0x1000_0000
     forgets: bool = False
+    #: It is no SDRAM with our controller, as `bitwright.engine.sdram.SdramMemory` is.
+    sdram: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if not (0 < self.beats_per_cycle <= 1 and self.latency >= 0 and self.jitter >= 0):

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bitwright.base.described import validated
 from bitwright.base.errors import GraphError
 from bitwright.base.files import file_inside, regular_bytes
+from bitwright.engine.sdram import SdramChip
 from bitwright.formats import parse_format
 from bitwright.sim.beats import StreamSpec
 from bitwright.sim.memory import NAME, MemoryPort
@@ -103,6 +104,9 @@ class Design(_Entry):
         memory_ports: AXI4 ports: weights from outside, or the memory of programs.
         predicted: interval and latency of the timing model.
         frame_error: output with one bit an input, set by a misplaced tlast; None without one.
+        engine: sizes of the engine that is in it (`bitwright.engine.config`); None: there is none.
+        sdram: the chip that it works with: the top has the controller's pins, two commands a
+            cycle, and parameters for the chip's times at a clock.
     """
 
     folder: Path = Path()
@@ -119,6 +123,16 @@ class Design(_Entry):
     memory_ports: tuple[MemoryPort, ...] = ()
     predicted: dict[str, int] = {}
     frame_error: str | None = Field(default=None, pattern=NAME)
+    engine: dict[str, Any] | None = None
+    sdram: SdramChip | None = None
+
+    def parameters_at(self, mhz: float) -> dict[str, int | str]:
+        """The top's parameters for a clock.
+
+        Raises:
+            TargetError: its memory is not that fast.
+        """
+        return {**self.parameters, **(self.sdram.cycles(mhz) if self.sdram else {})}
 
     @property
     def named(self) -> tuple[str, ...]:

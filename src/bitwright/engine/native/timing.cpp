@@ -135,7 +135,7 @@ class Engine {
   int64_t count, bytes, words, cycle = 0;
   Memory& memory;
   int64_t *begins = nullptr, *completes = nullptr;
-  bool active = false, done = false;  // run_q, done_o
+  bool active = false, done = false, even = true;  // run_q, done_o, even_q
   int64_t pending = 0;
   int64_t tokens[3][3] = {};  // of a taker, from a giver
   Queue queues[3];
@@ -186,8 +186,8 @@ class Engine {
   }
 
   void step(bool start) {
+    if (start && memory.chip) memory.chip->power_up();  // what the console sees to
     const MemorySays says = memory.before(static_cast<uint64_t>(cycle));
-    const bool even = cycle % 2 == 0;
 
     // The address channel: L before the fetcher.
     const bool taken_l = l_asks && skid.ready(), taken_f = f_asks && !l_asks && skid.ready();
@@ -205,7 +205,7 @@ class Engine {
     const bool s_go = queues[2].out && !s_run && ready(2);
     const bool s_done = s_run && !s_asking && s_pending == 0;
     const bool s_begin = s_asking && !s_burst && s_read_fifo.ready() && s_pending < 32 &&
-                         s_free >= s_bursts.length();
+                         s_free >= BURST;
     const bool s_reads = s_burst && !even, s_last = s_reads && s_left == 1;
     const bool aw = s_read_fifo.out && !s_sending, s_taken = aw && says.aw_ready;
     const bool w = s_sending && s_words.out, s_sent = w && says.w_ready;
@@ -213,7 +213,7 @@ class Engine {
     // L.
     const bool l_go = queues[0].out && !l_asking && !l_next && ready(0);
     const bool l_request_now =
-        l_asking && (!l_asks || taken_l) && l_free >= l_bursts.length();
+        l_asking && (!l_asks || taken_l) && l_free >= BURST;
     const bool l_slot = l_fill && (program[l_number].features ? !even && !s_reads : true);
     const bool l_taken = l_fifo.out && l_slot, l_last = l_taken && l_left == 1;
     const bool l_start = l_next && !l_fill;
@@ -276,6 +276,7 @@ class Engine {
     }
     done = over || (done && !start);
     active = start || (active && !over);
+    even = start || !even;
   }
 
   void move_fetch(bool start, bool request, bool asked, bool taken, bool deal, int64_t opcode,
@@ -367,12 +368,15 @@ class Engine {
 extern "C" {
 
 // `shape`: bytes of a word, cycles of a result, runs, pause, limit. `outside`: base, latency, jitter,
-// mixed, size in bytes, seed; `rates`: words a cycle, stop, go. 0: done, 1: too many cycles, 2: the
+// mixed, size in bytes, seed; `rates`: words a cycle, stop, go; `sdram`: the fields of SdramTimes, or
+// zeros for none. 0: done, 1: too many cycles, 2: the
 // memory was asked for something that it does not have.
 int bw_engine_timing(const void* program, int64_t count, const int64_t* shape,
-                     const int64_t* outside, const double* rates, int64_t* begin, int64_t* end,
-                     int64_t* starts, int64_t* ends) {
+                     const int64_t* outside, const double* rates, const SdramTimes* sdram,
+                     int64_t* begin, int64_t* end, int64_t* starts, int64_t* ends) {
+  Sdram chip(*sdram);
   Memory memory;
+  if (sdram->refresh) memory.chip = &chip;
   memory.name = "memory";
   memory.writable = true;
   memory.width = static_cast<uint64_t>(shape[0]) * 8;
@@ -398,5 +402,6 @@ int bw_engine_timing(const void* program, int64_t count, const int64_t* shape,
 }
 
 int64_t bw_engine_instruction_size(void) { return sizeof(Instruction); }
+int64_t bw_engine_sdram_size(void) { return sizeof(SdramTimes); }
 
 }  // extern "C"

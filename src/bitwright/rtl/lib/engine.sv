@@ -77,7 +77,7 @@ module engine #(
       error_o   <= '0;
       cycles_o  <= '0;
     end else begin
-      even_q    <= ~even_q;
+      even_q    <= go | ~even_q;  // a run's cycles do not depend on when it starts
       run_q     <= go | (run_q & ~over);
       done_o    <= over | (done_o & ~go);
       cycles_o  <= go ? '0 : cycles_o + 48'(run_q);

@@ -81,21 +81,25 @@ module engine_array #(
   for (genvar o = 0; o < Outputs; o++) begin : gen_output
     for (genvar p = 0; p < Pixels; p++) begin : gen_pixel
       logic signed [SumWidth-1:0] sum;
-      logic signed [AccWidth-1:0] acc, wide, base, from, next;
+      logic signed [AccWidth-1:0] acc, wide, added, larger;
+      logic                       first, take;
       engine_dot #(.Lanes(Lanes), .Dsps(Dsps)) i_dot (
         .clk_i, .nibbles_i(nibbles_q), .features_i(features_q[p*Lanes*18 +: Lanes*18]),
         .weights_i(weights_q[o*Lanes*15 +: Lanes*15]), .sum_o(sum)
       );
       assign acc  = $signed(acc_q[(o*Pixels+p)*AccWidth +: AccWidth]);
       assign wide = AccWidth'(sum);
-      assign base = max_q[Latency-1] ? {1'b1, {(AccWidth - 1) {1'b0}}} : '0;
-      assign from = first_q[Latency-1] ? base : acc;
+      assign first = first_q[Latency-1];
 
-      assign next = !kept[p] ? from
-                  : !max_q[Latency-1] ? from + wide : wide > from ? wide : from;
+      // Both beside each other: one carry chain each, and what belongs to them in its LUTs.
+      assign added  = (first ? '0 : acc) + (kept[p] ? wide : '0);
+      assign take   = kept[p] & (first | (wide > acc));
+      assign larger = take ? wide : first ? {1'b1, {(AccWidth - 1) {1'b0}}} : acc;
 
       always_ff @(posedge clk_i) begin : p_acc
-        if (valid_q[Latency-1]) acc_q[(o*Pixels+p)*AccWidth +: AccWidth] <= next;
+        if (valid_q[Latency-1]) begin
+          acc_q[(o*Pixels+p)*AccWidth +: AccWidth] <= max_q[Latency-1] ? larger : added;
+        end
       end
     end
   end

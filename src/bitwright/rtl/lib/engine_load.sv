@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unit L: LOAD. Two machines: one asks the memory for a block, burst after burst, as far as the
-// FIFO of Places words has room; the other writes what comes into the buffer. The first one may be
-// at the next LOAD while the second is still at the one before. A LOAD is taken (go_o, with its
-// tokens) when the first machine is free and the second has at most one LOAD; it is complete
-// (done_o) with its last word. Words go into the features in cycles with slot_i, into the others in
-// any cycle.
+// Unit L: LOAD. Two machines: one asks the memory for a block, burst after burst, as long as the
+// FIFO of Places words has room for Burst; the other writes what comes into the buffer. The first
+// one may be at the next LOAD while the second is still at the one before. A LOAD is taken (go_o,
+// with its tokens) when the first machine is free and the second has at most one LOAD; it is
+// complete (done_o) with its last word. Words go into the features in cycles with slot_i, into the
+// others in any cycle.
 `default_nettype none
 module engine_load #(
   parameter int Width     = 64,
@@ -64,7 +64,7 @@ module engine_load #(
   );
   assign go_o    = valid_i & ready_i & ~asking_q & next_free;
   assign ready_o = go_o;
-  assign request = asking_q & (~ar_valid_o | ar_ready_i) & (free_q >= FreeWidth'(len));
+  assign request = asking_q & (~ar_valid_o | ar_ready_i) & (free_q >= FreeWidth'(Burst));
 
   engine_bursts #(.AddrWidth(WordWidth), .Words(Burst)) i_bursts (
     .clk_i, .start_i(go_o), .addr_i(base_i[AddrWidth-1:ByteWidth] + WordWidth'(memory)),

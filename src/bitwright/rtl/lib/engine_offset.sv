@@ -13,15 +13,14 @@ module engine_offset #(
   input  logic [Width-1:0] row_step_i,
   output logic [Width-1:0] place_o
 );
-  logic [Bits-1:0] column, row;
-  assign column = Bits'(Number) & ~({Bits{1'b1}} << patch_i);
-  assign row    = Bits'(Number) >> patch_i;
-
+  // Of its number, the bits below patch_i are the column, the others the row.
   always_comb begin : p_place
     place_o = base_i;
     for (int k = 0; k < Bits; k++) begin
-      if (((column >> k) & Bits'(1)) != '0) place_o = place_o + (pixel_step_i << k);
-      if (((row >> k) & Bits'(1)) != '0) place_o = place_o + (row_step_i << k);
+      if (((Number >> k) & 1) != 0) begin
+        place_o = place_o + (4'(k) < 4'(patch_i) ? pixel_step_i << k
+                                                 : row_step_i << (4'(k) - 4'(patch_i)));
+      end
     end
   end
 endmodule

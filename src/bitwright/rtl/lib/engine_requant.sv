@@ -71,13 +71,14 @@ module engine_requant #(
     rounded_q <= $signed(fine_q[Half-1:1]) + Width'({1'b0, up});
   end
 
-  logic               fits;
+  // The low bits are compared beside the question whether they are all of the number.
+  logic               fits, negative, over, under;
   logic signed [16:0] value;
-  logic               over, under;
-  assign fits = rounded_q[Width-1:16] == '0 || rounded_q[Width-1:16] == '1;
-  assign value = fits ? rounded_q[16:0] : {rounded_q[Width-1], {16{~rounded_q[Width-1]}}};
-  assign over  = value > 17'($signed(high_i));
-  assign under = value < 17'($signed(low_i));
+  assign fits     = rounded_q[Width-1:16] == '0 || rounded_q[Width-1:16] == '1;
+  assign negative = rounded_q[Width-1];
+  assign value    = rounded_q[16:0];
+  assign over     = fits ? value > 17'($signed(high_i)) : ~negative;
+  assign under    = fits ? value < 17'($signed(low_i)) : negative;
 
   always_ff @(posedge clk_i) begin : p_clip
     code_o <= over ? high_i[7:0] : under ? low_i[7:0] : value[7:0];

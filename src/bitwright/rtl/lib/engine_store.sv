@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Unit S: STORE, one at a time. Reads a burst from the features, a word in every cycle with slot_i,
-// as soon as the FIFO of Places words has room for all of it; when the last word is read, asks the
+// as soon as the FIFO of Places words has room for Burst; when the last word is read, asks the
 // memory to write it and sends the words behind the address. Complete (done_o) when every burst is
 // answered; at most 32 are not. Answers to what was asked before a reset carry another AWID and do
 // not count.
@@ -84,7 +84,7 @@ module engine_store #(
   logic [FreeWidth-1:0] free_q;
   logic                 sent;
 
-  assign begin_burst = asking_q & ~burst_q & room & ~pending_q[5] & (free_q >= FreeWidth'(len));
+  assign begin_burst = asking_q & ~burst_q & room & ~pending_q[5] & (free_q >= FreeWidth'(Burst));
   assign read_o      = burst_q & slot_i;
   assign burst_last  = read_o & (left_q == LenWidth'(1));
 

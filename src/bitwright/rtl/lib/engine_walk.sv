@@ -65,26 +65,43 @@ module engine_walk #(
   end
 `endif
 
-  // Where the instruction is.
-  logic                  run_q, lead_q, tapping_q, gap_q, begin_q, first_q, go;
+  // Where the instruction is. Every "over" of a loop is a register.
+  logic                  run_q, lead_q, tapping_q, gap_q, begin_q, first_q, drained_q, go;
   logic [GapWidth-1:0]   gap_left_q;
   logic [DrainWidth-1:0] drain_left_q, lead_left_q;
-  logic [CountWidth-1:0] o_q, gy_q, gx_q, kc_q;
-  logic [7:0]            kh_q, kw_q, pass_q;
+  logic [7:0]            pass_q;
 
   logic pass_over, kw_over, kh_over, kc_over, gx_over, gy_over, o_over, tap, taps_over, group_over;
-  assign pass_over  = pass_q == passes_i;
-  assign kw_over    = kw_q == '0;
-  assign kh_over    = kh_q == '0;
-  assign kc_over    = kc_q == '0;
-  assign gx_over    = gx_q == '0;
-  assign gy_over    = gy_q == '0;
-  assign o_over     = o_q == '0;
   assign tap        = run_q & tapping_q & pass_over;
   assign taps_over  = kw_over & kh_over & kc_over;
-  assign group_over = run_q & (drain_left_q == '0) & (~tapping_q | (tap & taps_over));
+  assign group_over = run_q & drained_q & (~tapping_q | (pass_over & taps_over));
   assign ready_o    = ~run_q & ~gap_q & ~lead_q;
   assign go         = (start_i & ~short_i) | (lead_q & (lead_left_q == '0));
+
+  engine_count #(.Width(8)) i_pass (
+    .clk_i, .load_i(start_i), .step_i(run_q && tapping_q), .count_i(passes_i), .over_o(pass_over)
+  );
+  engine_count #(.Width(8)) i_kw (
+    .clk_i, .load_i(start_i), .step_i(tap), .count_i(taps_x_i), .over_o(kw_over)
+  );
+  engine_count #(.Width(8)) i_kh (
+    .clk_i, .load_i(start_i), .step_i(tap && kw_over), .count_i(taps_y_i), .over_o(kh_over)
+  );
+  engine_count #(.Width(CountWidth)) i_kc (
+    .clk_i, .load_i(start_i), .step_i(tap && kw_over && kh_over), .count_i(taps_c_i),
+    .over_o(kc_over)
+  );
+  engine_count #(.Width(CountWidth)) i_gx (
+    .clk_i, .load_i(start_i), .step_i(group_over), .count_i(groups_x_i), .over_o(gx_over)
+  );
+  engine_count #(.Width(CountWidth)) i_gy (
+    .clk_i, .load_i(start_i), .step_i(group_over && gx_over), .count_i(groups_y_i),
+    .over_o(gy_over)
+  );
+  engine_count #(.Width(CountWidth)) i_o (
+    .clk_i, .load_i(start_i), .step_i(group_over && gx_over && gy_over), .count_i(outputs_i),
+    .over_o(o_over)
+  );
 
   logic over;
   assign over   = group_over & gx_over & gy_over & o_over;
@@ -111,26 +128,19 @@ module engine_walk #(
       tapping_q    <= 1'b1;
       first_q      <= 1'b1;
       drain_left_q <= DrainWidth'(Drain - 1);
+      drained_q    <= 1'b0;
     end else begin
       if (tap) first_q <= 1'b0;
       if (tap && taps_over) tapping_q <= 1'b0;
-      if (run_q && drain_left_q != '0) drain_left_q <= drain_left_q - 1'b1;
+      if (run_q && !drained_q) drain_left_q <= drain_left_q - 1'b1;
+      if (run_q) drained_q <= drained_q || drain_left_q == DrainWidth'(1);
     end
     if (start_i) begin_q <= 1'b1;
     else if (group_over) begin_q <= 1'b0;
     if (start_i || tap) pass_q <= '0;
     else if (run_q && tapping_q) pass_q <= pass_q + 1'b1;
-    if (start_i || tap) kw_q <= start_i || kw_over ? taps_x_i : kw_q - 1'b1;
-    if (start_i || (tap && kw_over)) kh_q <= start_i || kh_over ? taps_y_i : kh_q - 1'b1;
-    if (start_i || (tap && kw_over && kh_over)) begin
-      kc_q <= start_i || kc_over ? taps_c_i : kc_q - 1'b1;
-    end
-    if (start_i || group_over) gx_q <= start_i || gx_over ? groups_x_i : gx_q - 1'b1;
-    if (start_i || (group_over && gx_over)) begin
-      gy_q <= start_i || gy_over ? groups_y_i : gy_q - 1'b1;
-    end
-    if (start_i) o_q <= outputs_i;
-    else if (group_over && gx_over && gy_over) o_q <= o_q - 1'b1;
+    if (start_i || (tap && taps_over)) tap_c_o <= '0;
+    else if (tap && kw_over && kh_over) tap_c_o <= tap_c_o + 1'b1;
   end
 
   // Which loop moves on; those inside it start again.
@@ -142,29 +152,39 @@ module engine_walk #(
   assign move_gy = group_over & gx_over & ~gy_over;
   assign move_o  = group_over & gx_over & gy_over;
 
+  logic [6*AddrWidth-1:0]  steps_q;
+  logic [4*CoordWidth-1:0] moves_q;
+  logic [3*AddrWidth-1:0]  place_steps_q;
+
+  always_ff @(posedge clk_i) begin : p_steps
+    steps_q <= steps_i;
+    moves_q <= moves_i;
+    place_steps_q <= place_steps_i;
+  end
+
   engine_address #(.Width(AddrWidth)) i_address (
-    .clk_i, .start_i, .start_addr_i, .steps_i, .move_kw_i(move_kw), .move_kh_i(move_kh),
+    .clk_i, .start_i, .start_addr_i, .steps_i(steps_q), .move_kw_i(move_kw), .move_kh_i(move_kh),
     .move_kc_i(move_kc), .move_gx_i(move_gx), .move_gy_i(move_gy), .move_o_i(move_o),
     .again_i(group_over), .stay_i(pairs_i && !group_output_o[0]), .addr_o(tap_addr_o)
   );
   engine_coord #(.Width(CoordWidth)) i_x (
     .clk_i, .restart_i(start_i || move_gy || move_o), .outer_i(move_gx), .inner_i(move_kw),
     .back_i(move_kh || move_kc), .origin_i(origin_x_i),
-    .outer_step_i(moves_i[2*CoordWidth +: CoordWidth]), .inner_step_i(moves_i[0 +: CoordWidth]),
+    .outer_step_i(moves_q[2*CoordWidth +: CoordWidth]), .inner_step_i(moves_q[0 +: CoordWidth]),
     .coord_o(tap_x_o)
   );
   engine_coord #(.Width(CoordWidth)) i_y (
     .clk_i, .restart_i(start_i || move_o), .outer_i(move_gy), .inner_i(move_kh),
     .back_i(move_kc || move_gx), .origin_i(origin_y_i),
-    .outer_step_i(moves_i[3*CoordWidth +: CoordWidth]),
-    .inner_step_i(moves_i[CoordWidth +: CoordWidth]), .coord_o(tap_y_o)
+    .outer_step_i(moves_q[3*CoordWidth +: CoordWidth]),
+    .inner_step_i(moves_q[CoordWidth +: CoordWidth]), .coord_o(tap_y_o)
   );
 
   engine_places #(
     .AddrWidth(AddrWidth), .WeightWidth(WeightWidth), .CountWidth(CountWidth)
   ) i_places (
     .clk_i, .start_i, .tap_i(tap), .group_i(group_over), .move_o_i(move_o), .move_gy_i(move_gy),
-    .weight_i, .order_i, .halves_i, .place_i, .place_steps_i,
+    .weight_i, .order_i, .halves_i, .place_i, .place_steps_i(place_steps_q),
     .weight_o(tap_weight_o), .output_o(group_output_o), .place_o(group_place_o)
   );
 
@@ -173,7 +193,6 @@ module engine_walk #(
   assign tap_first_o   = first_q;
   assign tap_ready_o   = tap;
   assign tap_last_o    = tap & taps_over;
-  assign tap_c_o       = taps_c_i - kc_q;
   assign group_begin_o = begin_q;
   assign group_right_o = gx_over;
   assign group_below_o = gy_over;

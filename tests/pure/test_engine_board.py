@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine on a board, as far as nothing is simulated: blocks, times of the SDRAM, its pins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bitwright.base.errors import TargetError
+from bitwright.build.pins import pin_file
+from bitwright.build.plls import choose_clock
+from bitwright.build.sdram import needs_memory
+from bitwright.build.target import load_board
+from bitwright.engine.config import ENGINES
+from bitwright.engine.cost import block_rams, dsp_blocks
+from bitwright.engine.sdram import ULX3S
+
+
+def test_blocks_of_e256_are_those_of_its_synthesis() -> None:
+    """`benchmarks/engine_area.py e256 --dsps 4`, Yosys 0.70: 136 MULT18X18D, 186 DP16KD."""
+    assert dsp_blocks(ENGINES["e256"], 4) == 136
+    assert block_rams(ENGINES["e256"]) == 186
+
+
+@pytest.mark.parametrize("mhz", [25.0, 40.0, 50.0, 62.5])
+def test_cycles_keep_the_times_of_the_data_sheet(mhz: float) -> None:
+    """Rows are commanded in the first clock of a cycle, columns in the second."""
+    cycles, clock = ULX3S.cycles(mhz), 1000 / (2 * mhz)
+    assert (2 * max(2, cycles["Rcd"]) + 1) * clock >= ULX3S.rcd
+    assert 2 * cycles["Rp"] * clock >= ULX3S.rp
+    assert 2 * cycles["Ras"] * clock >= ULX3S.ras
+    assert 2 * (cycles["Ras"] + cycles["Rp"]) * clock >= ULX3S.rc
+    assert 2 * cycles["Rfc"] * clock >= ULX3S.rfc
+    assert 2 * cycles["Rrd"] * clock >= ULX3S.rrd
+    assert (2 * cycles["Close"] - 1 - 3) * clock >= ULX3S.wr
+    assert 2 * cycles["PowerUp"] * clock >= 1000 * ULX3S.power_up
+    assert cycles["Refresh"] * 1000 / mhz * ULX3S.refreshes <= ULX3S.refresh * 1e6
+
+
+def test_a_slower_chip_takes_more_cycles() -> None:
+    slow = replace(ULX3S, rcd=60.0, rp=60.0, rfc=200.0)
+    for name in ("Rcd", "Rp", "Rfc"):
+        assert slow.cycles(62.5)[name] > ULX3S.cycles(62.5)[name]
+
+
+def test_pins_of_the_memory_are_written_where_a_design_has_one() -> None:
+    board = load_board("ulx3s")
+    text = pin_file(board, "ecp5", sdram=True)
+    assert 'LOCATE COMP "sdram_clk" SITE "F19";' in text
+    assert 'LOCATE COMP "sdram_d[15]" SITE "J17";' in text
+    assert "sdram" not in pin_file(board, "ecp5")
+    needs_memory(board)
+    with pytest.raises(TargetError, match="this board has none"):
+        needs_memory(board.model_copy(update={"sdram": {}}))
+
+
+def test_a_doubled_clock_comes_from_an_even_divider() -> None:
+    clock = choose_clock(25.0, 62.5, double=True)
+    assert clock.mhz == 62.5 and clock.out_div % 2 == 0
+    assert choose_clock(25.0, 25.0).ref_div == 0
+    assert choose_clock(25.0, 25.0, double=True).ref_div > 0, "the oscillator itself has no double"
