@@ -154,7 +154,7 @@ def on_rtl(graph: Graph, image: EngineImage, memory: MemoryModel) -> dict[str, i
     config = image.config
     with tempfile.TemporaryDirectory() as folder:
         emit_engine(config, Path(folder) / "rtl", dsps=fitting_dsps(config, DSPS))
-        simulator = Simulator.build(Path(folder) / "rtl", cycles=10**9)
+        simulator = Simulator.build(Path(folder) / "rtl")
         feeds = random_feeds(graph, 1, np.random.default_rng(0))
         frame, stalls = (
             {e: levels[0] for e, levels in feeds.items()},
