@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 PYTEST_ARGS ?=
-CORE_TIERS := tests/pure tests/torch tests/verilator tests/yosys tests/formal tests/e2e
+CORE_TIERS := tests/pure tests/torch tests/verilator tests/yosys tests/formal tests/e2e tests/opencl
 
 # One thread a test process: two processes share the machine. Byte code is kept, whatever the shell
 # says: tests start many programs, and each would compile the package anew.

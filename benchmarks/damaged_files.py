@@ -5,8 +5,8 @@
 
 Every file is a real one with a few random changes, inside of packed ones too (`tests/torch/fuzz.py`
 says which). Found is whatever a reader must not do: end with anything but an error that says what
-is wrong, take more than 10 s or 2 GiB, or compute with numbers that overflowed. The files that were
-made to do harm (`tests/torch/hostile_files.py`) are read, too.
+is wrong, take more than 10 s of the processor or 2 GiB, or compute with numbers that overflowed.
+The files that were made to do harm (`tests/torch/hostile_files.py`) are read, too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def added(parts: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown, the sum in its last line."""
     lines = [
-        "| reader | files | refused | read | found | most of a file, s | most of a file, MiB |",
+        "| reader | files | refused | read | found | most of a file, CPU s | most of a file, MiB |",
         "|---|---|---|---|---|---|---|",
     ]
     whole = {"of": "all", **{key: sum(row[key] for row in rows) for key in ("refused", "read")}}

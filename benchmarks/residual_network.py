@@ -40,10 +40,11 @@ def main() -> None:
     recipe = recipe_from_dict(fields, base_dir=EXAMPLE.parent)
     summary = build_recipe(recipe, args.out)
     rows = [(row.label, row.figure, row.note) for row in summary.rows if row.figure is not None]
+    began = "" if args.clock is None else f" --clock {args.clock:g}"
     text = (
         "# A network with three residual additions on an ECP5-85\n\n"
         f"`examples/09_residual_network.py`, at least {lesson['RATE']} images a second asked, "
-        "folded by search alone; `python benchmarks/residual_network.py`. "
+        f"folded by search alone; `python benchmarks/residual_network.py{began}`. "
         f"{json.dumps(machine())}\n\n| what | figure | |\n|---|---|---|\n"
         + "".join(f"| {label} | {value} | {note} |\n" for label, value, note in rows)
     )

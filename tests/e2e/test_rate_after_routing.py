@@ -20,6 +20,9 @@ from bitwright.build.implement import (
     RESULT,
     read_result,
 )
+from bitwright.hw.options import Problem
+from bitwright.hw.template import template
+from bitwright.ir import INTEGER, load_graph
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.designs.folder import open_design
 from bitwright.pipeline.designs.steps import (
@@ -36,6 +39,14 @@ RATE = 50_000.0
 
 def interval(folder: Path) -> int:
     return load_result(MapResult, folder).interval
+
+
+def fastest_interval(run: Path) -> int:
+    """The least that any folding of the run's network gives."""
+    graph = load_graph(run / "03-lower" / "graph.bwg", {"integer": INTEGER})
+    found = Problem(template(graph), "ecp5").fastest(None)
+    assert found is not None
+    return found
 
 
 def test_a_run_searches_again_for_the_clock_that_was_reached(
@@ -77,6 +88,22 @@ def test_a_rate_that_nothing_keeps_leaves_the_design_that_is_there(
     assert tools.calls == 2, "a second call does nothing"
 
 
+def test_margins_shrink_where_the_network_cannot_be_folded_as_fast(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With five percent off there is no folding; without it there is one."""
+    pipeline = Pipeline(tiny_recipe(), copied)
+    least = fastest_interval(copied)
+    clock = RATE * least / 1e6 * 1.001
+    assert clock * 1e6 / interval(copied / "04-map") < RATE
+    tools = Tools(monkeypatch, fmax=clock, bitstream=clock)
+    summary = pipeline.step("implement")
+    assert tools.calls == 2 and interval(copied / "04-map") == least
+    note = next(row.note for row in summary.rows if row.label == "images a second")
+    assert "50,000 asked for and kept" in note
+    assert f"rate_clock_mhz: {round(clock, 3)}" in (copied / "recipe.yaml").read_text()
+
+
 def figures(report: Path) -> list[str]:
     record = json.loads((report / "report.json").read_text())
     return [row["label"] for row in record["summary"]]
@@ -110,9 +137,13 @@ def test_a_design_folder_searches_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert "Fmax" in found and "cycles an image, simulated" not in found
     with design.alone(), design.alone():
         assert subprocess.run(
-            [sys.executable, "-m", "bitwright", "simulate", str(design.folder)],
+            [
+                sys.executable, "-m", "bitwright", "simulate", str(design.folder),
+                "--set", "simulate.images=5",
+            ],
             capture_output=True, text=True, check=False, timeout=60,
         ).stderr.count("is in use by")  # fmt: skip
+    assert open_design(design.folder).settings.simulate.images == 3, "the other one changed nothing"
     other = open_design(design.folder, ["hardware.target_fps=190000"])
     assert other.settings.hardware.rate_clock_mhz is None, "it was of another goal"
 

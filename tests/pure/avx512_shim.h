@@ -47,6 +47,31 @@ SHIM __m256i shim_narrow64(shim512 a) { /* low halves of 8 quadwords */
   return _mm256_loadu_si256((const __m256i *)low);
 }
 
+SHIM shim512 shim_sub32(shim512 a, shim512 b) {
+  for (int i = 0; i < 16; i++) {
+    uint32_t x, y;
+    memcpy(&x, a.b + 4 * i, 4), memcpy(&y, b.b + 4 * i, 4), x -= y, memcpy(a.b + 4 * i, &x, 4);
+  }
+  return a;
+}
+
+SHIM shim512 shim_shift32(shim512 a, int count) {
+  for (int i = 0; i < 16; i++) {
+    uint32_t x;
+    memcpy(&x, a.b + 4 * i, 4), x <<= count, memcpy(a.b + 4 * i, &x, 4);
+  }
+  return a;
+}
+
+SHIM shim512 shim_pick32(shim512 a, shim512 index, shim512 b) { /* bit 4 of an index: from b */
+  shim512 out;
+  for (int i = 0; i < 16; i++) {
+    const int at = index.b[4 * i] & 31;
+    memcpy(out.b + 4 * i, (at < 16 ? a.b : b.b) + 4 * (at & 15), 4);
+  }
+  return out;
+}
+
 /* acc[i] += sum of 4 unsigned bytes of a times 4 signed bytes of b, no saturation. */
 SHIM void shim_dot_lanes(uint8_t *acc, const uint8_t *a, const uint8_t *b, int lanes) {
   for (int i = 0; i < lanes; i++) {
@@ -75,6 +100,9 @@ SHIM __m256i shim_dot256(__m256i acc, __m256i a, __m256i b) {
 #define _mm512_xor_si512 shim_xor
 #define _mm512_add_epi32 shim_add32
 #define _mm512_add_epi64 shim_add64
+#define _mm512_sub_epi32 shim_sub32
+#define _mm512_slli_epi32 shim_shift32
+#define _mm512_permutex2var_epi32 shim_pick32
 #define _mm512_popcnt_epi64 shim_popcnt64
 #define _mm512_cvtepi64_epi32 shim_narrow64
 #define _mm512_dpbusd_epi32 shim_dot512

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitwright.base.errors import TargetError
 from bitwright.build.pins import pin_file, pin_suffix
-from bitwright.build.plls import choose_clock, clock_instance, clock_module
+from bitwright.build.plls import choose_clock, clock_instance, clock_module, least_clock
 from bitwright.build.pnr_tools import pnr_tools
 from bitwright.build.shell import choose_line
 from bitwright.build.target import Board, Target, list_boards, list_targets, load_board, load_target
@@ -224,6 +224,29 @@ def test_pll_settings_are_near(family: str, given_mhz: float, wanted: float, lea
     clock = choose_clock(given_mhz, wanted, family)
     assert least <= clock.mhz <= wanted
     _legal(family, given_mhz, wanted)
+
+
+@given(
+    st.sampled_from(["ecp5", "ice40"]),
+    st.sampled_from([12.0, 25.0, 48.0]),
+    st.floats(30.0, 200.0),
+    st.floats(1.0, 1.2),
+)
+@settings(max_examples=30, deadline=None)
+def test_the_slowest_pll_setting_that_is_fast_enough(
+    family: str, given_mhz: float, needed: float, room: float
+) -> None:
+    """None lies between the one that is needed and the one that is found."""
+    try:
+        found = least_clock(given_mhz, needed, needed * room, family).mhz
+    except TargetError:  # only iCE40 has gaps
+        assert family == "ice40"
+        return
+    assert found <= needed * room + 1e-6
+    if found >= needed - 1e-6:
+        assert choose_clock(given_mhz, found - 2e-3, family).mhz < needed + 1e-6
+    else:
+        assert choose_clock(given_mhz, needed * room, family).mhz == found
 
 
 def test_every_target_with_place_and_route_has_its_tools() -> None:

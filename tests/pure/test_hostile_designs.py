@@ -28,11 +28,12 @@ from bitwright.formats import parse_format
 from bitwright.host.board_files import c_header
 from bitwright.host.description import FILE, read_description
 from bitwright.host.protocol import Flags, Packet, Reply, reply
-from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType
+from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, footprint
 from bitwright.ir.footprint import MOST_OF_A_FILE
 from bitwright.ir.levels import check_levels
 from bitwright.pipeline.designs import folder as designs
 from bitwright.pipeline.designs.folder import Design, DesignSettings
+from bitwright.pipeline.export_network import export_graph
 from bitwright.pipeline.recipe_hardware import HardwareSection, hardware_facts
 from bitwright.sim.spec import Design as Rtl
 from bitwright.sim.spec import Port
@@ -273,6 +274,50 @@ class Loser(ToyBoard):
 def test_a_board_that_loses_every_answer_is_given_up() -> None:
     with pytest.raises(ToolError, match="was lost 1001 times"):
         [*session(Loser(describe())).run([bytes(40)] * 3)]
+
+
+class Talker(ToyBoard):
+    """Says twenty times a second that it is there, and takes nothing."""
+
+    def read(self, timeout: float) -> bytes:
+        found = super().read(timeout)
+        if not self.flags & Flags.OPEN:
+            return found
+        self.time += 0.05
+        return reply(Packet(Reply.STATUS, self.session, self.sequence, 0, 0, 0, 0, 0, Flags.OPEN, 0,
+                            b""))  # fmt: skip
+
+
+def test_a_board_that_talks_without_end_is_given_up() -> None:
+    board = Talker(describe())
+    with pytest.raises(ToolError, match="the board has got no further for 300 s, 0 of"):
+        [*session(board).run([bytes(40)] * 3)]
+    assert 300 < board.time < 330
+
+
+@pytest.mark.parametrize("kind", ["qonnx", "qdq", "artifact"])
+def test_an_export_of_a_design_folder_has_a_strangers_memory(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many levels lie in it; and so many of them are compared, not fewer."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    graph, rooms = _graph(), []
+    levels = {"x": np.arange(2000 * 4).reshape(2000, 2, 2, 1) % 16}
+    replace(_design(tmp_path / "d", graph), levels=levels).save()
+    within = footprint.frames_within
+
+    def seen(graph: Graph, frames: int, room: int, *args: Any, **kwargs: Any) -> int:
+        rooms.append(room)
+        return within(graph, frames, room, *args, **kwargs)
+
+    for module in ("artifact.write", "onnx.export_qonnx", "onnx.export_qdq"):
+        monkeypatch.setattr(f"bitwright.interop.{module}.frames_within", seen)
+    monkeypatch.setattr("bitwright.base.memory.machine_memory", lambda: 64 * GIB)
+    out = tmp_path / ("out" if kind == "artifact" else "out.onnx")
+    done = export_graph(tmp_path / "d", kind, out)
+    assert done["compared_values"] > 0
+    assert rooms and max(rooms) == MOST_OF_A_FILE
 
 
 # --- labels of images ----------------------------------------------------------------------------

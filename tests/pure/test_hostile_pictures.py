@@ -214,3 +214,15 @@ def test_many_classes_of_one_image_are_listed_soon(tmp_path: Path) -> None:
     names = [f"c{number:05}/x.png" for number in range(3000)]
     layout = find_layout(list_images(_zip(tmp_path / "x.zip", names, b"")))
     assert layout.members["all"] == (list(range(3000)), list(range(3000)))
+
+
+def test_damaged_tiff_says_nothing_on_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    """libtiff writes to standard error by itself."""
+    stream = io.BytesIO()
+    Image.new("RGB", (40, 40)).save(stream, "TIFF", compression="tiff_lzw")
+    body = bytearray(stream.getvalue())
+    place = body.index(b"\x80\x00")  # where the packed pixels begin
+    body[place : place + 40] = b"\xff" * 40
+    with pytest.raises(DataError):
+        decode_image(bytes(body), Decoding(size=(8, 8)), "x.tif")
+    assert capfd.readouterr() == ("", "")

@@ -21,13 +21,14 @@ from bitwright.hw import (
     analyse,
     graph_resources,
     map_graph,
+    search,
     search_folding,
     template,
 )
 from bitwright.hw.blocks import blocks_of
 from bitwright.hw.options import Problem, options_of
 from bitwright.hw.search import memory_styles
-from bitwright.hw.solver import FoldingModel, Link, Option
+from bitwright.hw.solver import FoldingModel, Link, Option, nodes_for
 from bitwright.ir import Graph, rebuild
 
 CLOCK = 100e6
@@ -234,8 +235,40 @@ def test_the_same_problem_gives_the_same_folding() -> None:
     assert search_folding(graph, goal, family="ecp5") == first
 
 
+def test_a_search_ends_after_so_much_has_been_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, not timed: what was found until then, at least the smallest design, is given."""
+    graph, budget = digits_like(), Resources(3000, 9000, 8, 4)
+    mapped: list[Folding] = []
+
+    def counted(graph: Graph, folding: Folding, options: object) -> Graph:
+        mapped.append(folding)
+        return map_graph(graph, folding, options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(search, "map_graph", counted)
+    whole = search_folding(graph, FillGoal(budget), family="ecp5")
+    tries = len(mapped)
+    monkeypatch.setattr(search, "_MOST_MAPPED", 1)
+    mapped.clear()
+    early = search_folding(graph, FillGoal(budget), family="ecp5")
+    assert 0 < len(mapped) < tries
+    intervals = [analyse(map_graph(graph, folding)).interval for folding in (whole, early)]
+    assert intervals[0] <= intervals[1]
+    assert graph_resources(map_graph(graph, early), "ecp5").fits(budget)
+    assert search_folding(graph, FillGoal(budget), family="ecp5") == early
+
+
+def test_networks_of_very_many_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_MOST_BLOCKS", 3)
+    with pytest.raises(TargetError, match="blocks; a folding is searched for at most 3"):
+        search_folding(digits_like(), FillGoal(Resources(5000, 9000, 8, 8)), family="ecp5")
+
+
+def test_the_solver_looks_at_fewer_nodes_of_larger_problems() -> None:
+    assert [nodes_for(columns) for columns in (7_000, 80_000, 10**9)] == [400, 100, 1]
+
+
 def test_unreachable_rate_names_the_block_and_the_rate_that_can_be_reached() -> None:
-    with pytest.raises(TargetError, match="needs 576, however much hardware") as caught:
+    with pytest.raises(TargetError, match="needs 576 with as many lanes") as caught:
         search_folding(digits_like(), RateGoal(1e6, CLOCK), family="ecp5")
     assert caught.value.where == "conv_window"
     assert "173611 frames a second" in str(caught.value.hint)

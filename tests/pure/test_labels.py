@@ -203,6 +203,13 @@ def test_values_of_a_csv_file(tmp_path: Path) -> None:
         (
             BoxLabels(),
             "boxes.csv",
+            "\nfile,class,xmin,ymin,xmax,ymax\n\nimages/0.png,a,5,1,2,9",
+            r"boxes.csv:4: images/0.png: the box .* is empty",
+        ),
+        (BoxLabels(), "boxes.csv", "\nfile,class\n", r"boxes.csv:2.*names the columns"),
+        (
+            BoxLabels(),
+            "boxes.csv",
             "file,class,xmin,ymin,xmax,ymax\nimages/0.png,a,1,x,2,9",
             "ymin is no number but 'x'",
         ),

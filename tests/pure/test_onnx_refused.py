@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from tests.onnx_models import File
 
 from bitwright.base.errors import BitwrightError, ModelError
 from bitwright.interop.onnx.reader import Imported, load
+from bitwright.interop.onnx.reader.compare import compare, original_scores
 
 
 def pair(net: File, scale: float = 0.25, zero: int | None = 0, **attrs: int) -> str:
@@ -192,3 +194,28 @@ def test_what_a_file_says_twice_is_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(BitwrightError, match=message):
             load(model.SerializeToString())
+
+
+@pytest.mark.parametrize("domain", ["evil_module", "qonnx_evil", "finn.evil"])
+def test_a_node_that_nothing_reads_is_never_run(
+    domain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QONNX runs every node of a file, and imports the module that the domain of one names."""
+    pytest.importorskip("qonnx")
+    pytest.importorskip("onnxruntime")
+    (tmp_path / f"{domain.partition('.')[0]}.py").write_text("open('HARMED', 'w').write('x')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    net = File(1, 4)
+    data = net.quant(4, 0.5, signed=0)
+    net.net = net.const(np.ones((4, 2)))
+    weight = net.quant(4, 1.0)
+    read = net.raw("MatMul", data, weight)
+    net.raw("Anything", read, domain=domain)
+    net.net = read
+    path = tmp_path / "net.onnx"
+    path.write_bytes(net.model())
+    imported = load(path)
+    images = np.random.default_rng(0).uniform(0, 4, (3, 4)).astype(np.float32)
+    assert compare(imported, images, original_scores(path, images)).labels == 0
+    assert not (tmp_path / "HARMED").exists()

@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 
 from bitwright.base.figures import Figure, Resources, Source
+from bitwright.base.nouns import ROWS
 from bitwright.build.implement import ImplementResult
-from bitwright.pipeline.steps.rates import BOARD, CORE, LINK, MEMORY, clock_of, rate_rows
+from bitwright.pipeline.steps.rates import BOARD, LINK, MEMORY, clock_of, core_label, rate_rows
 from bitwright.pipeline.steps.results_hardware import LinkRow, MapResult
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.pipeline.steps.summary import summary_rows
 from bitwright.report.record import SummaryRow
 
+CORE = core_label()
 LINK_ROW = LinkRow(board="ulx3s", baud=1e6, bytes_in=2700, bytes_out=21, images_per_s=1e5 / 2700)
 MAPPED = MapResult(
     target="ecp5-85k",
@@ -61,7 +63,7 @@ def _made(fmax: float, bitstream_mhz: float | None, baud: float | None) -> Imple
 
 
 def _rows(found: Results) -> dict[str, SummaryRow]:
-    return {row.label: row for row in rate_rows(found)}
+    return {row.label.removeprefix(f"{CORE}, "): row for row in rate_rows(found)}
 
 
 def _value(row: SummaryRow) -> float:
@@ -105,6 +107,20 @@ def test_after_placement_rates_are_said_at_the_clock_that_was_reached(
     assert _value(board) == 5000 and "50 MHz, the clock of the bitstream" in board.note
 
 
+def test_rows_of_a_table_are_not_called_images() -> None:
+    rows = rate_rows(Results(map=MAPPED, inputs=ROWS))
+    assert [row.label for row in rows] == [
+        "rows a second",
+        "rows a second, serial link",
+        "rows a second, on the board",
+    ]
+    assert {row.figure.unit for row in rows if row.figure is not None} == {"rows/s"}
+    assert "a row" in rows[1].note
+    labels = [row.label for row in summary_rows(Results(map=MAPPED, inputs=ROWS))]
+    assert "cycles a row, predicted" in labels
+    assert not any("image" in label for label in labels)
+
+
 def test_without_a_bitstream_there_is_no_link() -> None:
     rows = _rows(Results(map=MAPPED, implement=_made(105.8, None, None)))
     assert set(rows) == {CORE}
@@ -115,7 +131,7 @@ def test_a_weight_memory_that_limits_is_named() -> None:
     mapped = MAPPED.model_copy(update={"link": None, "weight_memory": plan})
     rows = _rows(Results(map=mapped))
     assert _value(rows[MEMORY]) == 1160
-    assert rows[f"{CORE}, core and memory"].note == "the weight memory limits"
+    assert rows["core and memory"].note == "the weight memory limits"
 
 
 def test_both_counts_of_luts_are_named() -> None:

@@ -9,7 +9,6 @@ import json
 import tarfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ import numpy as np
 import torch
 import yaml
 from PIL import Image
+from tests.torch.fuzz_hardware_readers import HARDWARE_READERS
+from tests.torch.fuzz_reader import Reader
 from torch import nn
 
 from bitwright.build.target import load_board, load_target
@@ -65,26 +66,6 @@ from bitwright.train.records import read_metrics
 from bitwright.train.teacher_outputs import TeacherOutputs, read_outputs, write_outputs
 
 SHAPE = (8, 8, 1)
-Make = Callable[[Path], Path]
-Read = Callable[[Path], object]
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A kind of file.
-
-    Attributes:
-        make: writes a real one into a folder.
-        read: gives anything, or raises a `BitwrightError`.
-        share: of all mutated files; those that start a process get few.
-        place: of the file that is mutated, where ``make`` gives a folder.
-    """
-
-    name: str
-    make: Make
-    read: Read
-    share: float = 1.0
-    place: str = ""
 
 
 def _network() -> nn.Module:
@@ -470,4 +451,5 @@ READERS = (
     Reader("step", _record, read_record, place="step.json"),
     Reader("metrics", partial(_text, "m.jsonl", METRICS), read_metrics),
     Reader("device", partial(_of_package, DEVICE), load_device),
+    *HARDWARE_READERS,
 )  # fmt: skip

@@ -16,7 +16,8 @@ from tests.conftest import require as need
 from tests.hw_networks import Net, random_folding
 from tests.netlists import write_gates
 
-from bitwright.build.packing import read_modules, top_of
+from bitwright.build.netlist import read_modules
+from bitwright.build.packing import top_of
 from bitwright.build.target import load_target
 from bitwright.build.yosys import SynthesisOptions, owner_of, synthesise
 from bitwright.hw import Folding, NodeFolding, analyse, map_graph

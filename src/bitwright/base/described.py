@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
 
 from bitwright.base.errors import DataError, TargetError
-from bitwright.base.files import parse_toml, read_text
+from bitwright.base.files import check_values, parse_toml, read_text
 
 _MOST_BYTES = 1 << 20  # of a file, of which ours have some thousand
 
@@ -53,18 +54,38 @@ class KeySection:
     keys: tuple[Key, ...]
 
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M")
+B = TypeVar("B", bound=BaseModel)
+
+
+def validated(model: type[M] | TypeAdapter[M], content: str | bytes) -> M:
+    """What a JSON text of a stranger says: `model_validate_json`, which has no bounds.
+
+    Raises:
+        ValidationError: it is none, has wrong fields, or more values than `MOST_VALUES`: of a
+            million wrong ones each would become an error of a thousand bytes.
+    """
+    try:
+        if isinstance(content, str | bytes):  # pydantic says what is wrong with others
+            check_values(content)
+    except ValueError as error:
+        wrong = PydanticCustomError("too_many_values", "{reason}", {"reason": str(error)})
+        raise ValidationError.from_exception_data(
+            "JSON", [{"type": wrong, "input": None}]
+        ) from None
+    adapter: TypeAdapter[M] = model if isinstance(model, TypeAdapter) else TypeAdapter(model)
+    return adapter.validate_json(content)
 
 
 def read_described(
     name: str | Path,
     folder: Path,
-    model: type[M],
+    model: type[B],
     kind: str,
     *,
     where: str | None = None,
     hint: str | None = None,
-) -> M:
+) -> B:
     """What a TOML file describes: one of a folder by its name, or the user's own by its path.
 
     Args:

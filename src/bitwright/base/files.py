@@ -49,6 +49,12 @@ _KINDS = {
 }
 MOST_TEXT = 64 << 20
 """Bytes of a description that are read: of a design, of a run, of what came of a step."""
+MOST_DATA = 1 << 30
+"""Bytes of any other file that is read at once, where its reader knows no better: a file may say
+that it has terabytes, and take no place on the disk."""
+MOST_VALUES = 1_000_000
+"""Values of a description, lists and tables among them: each takes some ten times what it takes in
+the file, and a thousand bytes where it is wrong and told so."""
 #: Names of a folder that a message lists.
 _NAMED = 6
 #: What the kernel says where no lock file can be opened, since something else is there.
@@ -176,7 +182,7 @@ def _kind(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
-def read_bytes(path: Path, *, hint: str | None = None, most: int | None = None) -> bytes:
+def read_bytes(path: Path, *, hint: str | None = None, most: int = MOST_DATA) -> bytes:
     """The content of a file.
 
     Args:
@@ -194,19 +200,18 @@ def read_bytes(path: Path, *, hint: str | None = None, most: int | None = None) 
         raise DataError(f"cannot be read: {reason}", where=str(path), hint=hint) from error
 
 
-def regular_bytes(path: Path, most: int | None = MOST_TEXT) -> bytes:
+def regular_bytes(path: Path, most: int = MOST_TEXT) -> bytes:
     """The content of a file of whatever origin, for those who say themselves what is wrong.
 
     Raises:
         OSError: it is missing, no regular file, cannot be read, or is longer.
     """
     with open_regular(path) as file:
-        if most is None:
-            return file.read()
-        content = file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
+        size = os.fstat(file.fileno()).st_size
+        content = b"" if size > most else file.read(size + 1)
         # Files of /proc have no size but a content, and any file may grow meanwhile.
-        content += read_most(file, most - len(content))
-    if len(content) > most:
+        content += b"" if size > most else read_most(file, most - len(content))
+    if max(size, len(content)) > most:
         raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
     return content
 
@@ -220,7 +225,7 @@ def read_most(stream: IO[bytes], most: int) -> bytes:
     return b"".join(parts)
 
 
-def read_text(path: Path, *, hint: str | None = None, most: int | None = None) -> str:
+def read_text(path: Path, *, hint: str | None = None, most: int = MOST_TEXT) -> str:
     """The text of a UTF-8 file; see `read_bytes`.
 
     Raises:
@@ -233,13 +238,34 @@ def read_text(path: Path, *, hint: str | None = None, most: int | None = None) -
         raise DataError(what, where=str(path), hint=hint) from error
 
 
-def parse_json(text: str | bytes) -> Any:
-    """A JSON value.
+def check_values(text: str | bytes, most: int = MOST_VALUES) -> None:
+    """Refuse a text of more values than any description has, before it is parsed.
 
     Raises:
-        ValueError: the text is none, or is nested deeper than any description is: whoever walks
-            through the value, to write it again say, needs a frame or more for each level.
+        ValueError: it has commas and brackets for more than ``most`` (those within texts, too).
     """
+    if len(text) <= most:
+        return
+    if isinstance(text, str):
+        found = sum(text.count(sign) for sign in ",[{=")
+    else:
+        found = sum(text.count(sign) for sign in (b",", b"[", b"{"))
+    if found > most:
+        raise ValueError(f"it has more than {most} values")
+
+
+def parse_json(text: str | bytes, most: int = MOST_VALUES) -> Any:
+    """A JSON value.
+
+    Args:
+        most: values that it may have, those inside of others included.
+
+    Raises:
+        ValueError: the text is none, has more values, or is nested deeper than any description is:
+            whoever walks through the value, to write it again say, needs a frame or more for each
+            level.
+    """
+    check_values(text, most)
     try:
         return _flat(json.loads(text))
     except RecursionError:
@@ -266,6 +292,7 @@ def parse_toml(text: str) -> dict[str, Any]:
         ValueError: the text is none, has keys of more than `_MOST_PARTS` parts or integers of more
             than 64 bits (which TOML does not promise), or is nested deeper than `_MOST_LEVELS`.
     """
+    check_values(text)
     plain = _TOML_TEXTS.sub(lambda match: "" if match[0].startswith("#") else "_", text)
     # Python's parser takes time and memory with the square of the parts of a key.
     if any(part.count(".") >= _MOST_PARTS for part in _TOML_SIGNS.split(plain)):

@@ -37,7 +37,12 @@ from bitwright.base.trust import (
 )
 
 #: The plug-ins that come with the package. Nothing else in the core names a paper.
-BUILT_IN = ("bitwright.papers.faces", "bitwright.papers.ristretto", "bitwright.papers.dpu")
+BUILT_IN = (
+    "bitwright.papers.faces",
+    "bitwright.papers.ristretto",
+    "bitwright.papers.dpu",
+    "bitwright.papers.bnn_soc",
+)
 ENTRY_POINTS = "bitwright.plugins"
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 #: Modules of users that were imported here, and files that they name: where each lay, what it said.

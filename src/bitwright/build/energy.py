@@ -2,7 +2,7 @@
 """An estimate of the energy of one inference: operations counted, times published costs of each.
 
 It is a model, not a measurement: order of magnitude, good for comparing two designs. The costs
-and where they come from are in ``energy.toml``; the static power is the target's assumption.
+and where they come from are in ``energy.toml``; the static power is the target's, and its source.
 """
 
 from __future__ import annotations

@@ -17,13 +17,14 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from bitwright.base.described import validated
 from bitwright.base.errors import RunError
 from bitwright.base.figures import Figure, Resources, Source
 from bitwright.base.files import atomic_write, regular_bytes
 from bitwright.base.tools.process import Tick
 from bitwright.build.clocks import check_clock
 from bitwright.build.nextpnr import PnrOptions, PnrResult, best_of_seeds, pack_bitstream
-from bitwright.build.plls import choose_clock
+from bitwright.build.plls import clock_below
 from bitwright.build.pnr_tools import pnr_tools
 from bitwright.build.shell import BoardDesign, beyond_shell, write_board_design
 from bitwright.build.soc import beyond_soc
@@ -47,8 +48,6 @@ Progress = Callable[[str, int, int], None]
 RESULT = "implement.json"
 VENDOR = "vendor"
 _CLOCK_ATTEMPTS = 3
-#: Of Fmax: what a bitstream is tried at where the clock that was aimed at is missed.
-PLL_MARGIN = 0.97
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,8 @@ class ImplementOptions:
         board: board name or file; None: the target's own.
         needed_mhz: where a placement for a board does not reach this clock, none is tried for a
             slower one: the design is to be folded again. None: there is a bitstream at any clock.
+        rate_mhz: keeps the rate that is asked for: a bitstream is not slower where the placement
+            reaches it. None: no rate is asked for.
         synthesis: how to synthesise.
         timeout_s: longest time of one tool.
     """
@@ -71,6 +72,7 @@ class ImplementOptions:
     bitstream: bool = True
     board: str | None = None
     needed_mhz: float | None = None
+    rate_mhz: float | None = None
     synthesis: SynthesisOptions = field(default_factory=SynthesisOptions)
     timeout_s: float = 1200.0
 
@@ -149,7 +151,7 @@ def read_result(path: Path) -> ImplementResult:
         RunError: the file is missing or malformed.
     """
     try:
-        return _ADAPTER.validate_json(regular_bytes(path))
+        return validated(_ADAPTER, regular_bytes(path))
     except (OSError, ValidationError) as error:
         raise RunError(f"cannot be read: {error}", where=str(path)) from error
 
@@ -377,7 +379,8 @@ def _on_board(work: _Work, board: Board) -> ImplementResult:
         if needed is not None and fmax < needed:
             note = f"no bitstream: {needed:g} MHz are needed, and {fmax:.1f} were reached"
             return replace(result, missed_mhz=needed, notes=(*result.notes, note))
-        clock = choose_clock(board.clock_mhz, fmax * PLL_MARGIN, work.target.family).mhz
+        rate = work.options.rate_mhz
+        clock = clock_below(board.clock_mhz, fmax, rate, work.target.family).mhz
     if result is None:
         raise AssertionError("at least one attempt is made")
     note = f"no bitstream: in {_CLOCK_ATTEMPTS} attempts timing was met at no clock"
@@ -440,9 +443,7 @@ def _synthesised(work: _Work, made: SynthesisResult, notes: tuple[str, ...]) -> 
         bitstream_clock_mhz=None,
         seed=None,
         files={"netlist": work.relative(made.netlist), "synthesis_log": work.relative(made.log)},
-        runs={
-            "synthesis": _run_of(made),
-        },
+        runs={"synthesis": _run_of(made)},
         notes=notes,
     )
 
@@ -475,17 +476,12 @@ def _placed(work: _Work, base: ImplementResult, placed: PnrResult) -> ImplementR
         clock_met=placed.fmax_mhz is None or placed.fmax_mhz >= work.clock_mhz,
         seed=placed.seed,
         files=files,
-        runs={
-            **base.runs,
-            "place and route": _run_of(placed),
-        },
+        runs={**base.runs, "place and route": _run_of(placed)},
     )
 
 
-def _run_of(result: SynthesisResult | PnrResult) -> ToolRun:
-    return ToolRun(
-        result.tool, result.seconds, result.cpu_seconds, result.peak_memory, result.cached
-    )
+def _run_of(made: SynthesisResult | PnrResult) -> ToolRun:
+    return ToolRun(made.tool, made.seconds, made.cpu_seconds, made.peak_memory, made.cached)
 
 
 def _figures(resources: Resources, source: Source) -> dict[str, Figure]:

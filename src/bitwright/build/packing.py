@@ -16,13 +16,13 @@ For the other families there is no open packer: their LUTs are those of synthesi
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import ToolError
+from bitwright.build.netlist import readable
 
 PACKED_FAMILIES = frozenset({"ecp5"})
 """Families whose packing is known to the LUT."""
@@ -35,26 +35,14 @@ def lut_kind(family: str) -> str:
     return "packed" if family in PACKED_FAMILIES else "synthesis"
 
 
-def read_modules(netlist: Path) -> dict[str, Any]:
-    """The modules of a JSON netlist.
-
-    Raises:
-        ToolError: it cannot be read.
-    """
-    try:
-        modules: dict[str, Any] = json.loads(netlist.read_text())["modules"]
-    except (OSError, ValueError, KeyError) as error:
-        raise ToolError(f"the netlist cannot be read: {error!r}", where=str(netlist)) from error
-    return modules
-
-
 def top_of(modules: Mapping[str, Any], where: Path) -> dict[str, Any]:
     """The one module that is the top.
 
     Raises:
         ToolError: there is none, or several.
     """
-    tops = [m for m in modules.values() if int(m.get("attributes", {}).get("top", "0"), 2)]
+    with readable(where):
+        tops = [m for m in modules.values() if int(m.get("attributes", {}).get("top", "0"), 2)]
     if len(tops) != 1:
         raise ToolError(f"the netlist has {len(tops)} top modules, not one", where=str(where))
     top: dict[str, Any] = tops[0]

@@ -10,7 +10,10 @@ from math import ceil, floor
 from bitwright.base.errors import TargetError
 from bitwright.build.target import Board
 
+#: Of Fmax: what a bitstream is tried at where the clock that was aimed at is missed.
+PLL_MARGIN = 0.97
 _TINY = 1e-6
+_APART = 1e-3  # settings closer than that are one
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,35 @@ def choose_clock(input_mhz: float, wanted_mhz: float, family: str = "ecp5") -> C
             hint=f"ask for a clock of {least:g} to {most:g} MHz",
         )
     return best
+
+
+def clock_below(input_mhz: float, fmax_mhz: float, rate_mhz: float | None, family: str) -> Clock:
+    """What a bitstream is tried at where the clock that was aimed at is missed: some way below the
+    one that was reached, but no slower than one that keeps a rate where that was reached.
+
+    Raises:
+        TargetError: as `choose_clock`.
+    """
+    margin = fmax_mhz * PLL_MARGIN
+    if rate_mhz is None or not margin < rate_mhz <= fmax_mhz:
+        return choose_clock(input_mhz, margin, family)
+    return least_clock(input_mhz, rate_mhz, fmax_mhz, family)
+
+
+def least_clock(input_mhz: float, needed_mhz: float, most_mhz: float, family: str) -> Clock:
+    """The slowest setting that is not below a frequency, and not above another; where there is none
+    between them, as `choose_clock` for the other.
+
+    Raises:
+        TargetError: as `choose_clock`.
+    """
+    found = choose_clock(input_mhz, most_mhz, family)
+    while found.mhz - _APART >= max(needed_mhz, _pll(family).output[0]):
+        slower = choose_clock(input_mhz, found.mhz - _APART, family)
+        if slower.mhz < needed_mhz - _TINY:
+            break
+        found = slower
+    return found
 
 
 def _divided(oscillator: float, wanted: float, pll: _Pll) -> tuple[float, int]:

@@ -11,14 +11,13 @@ output register has an enable of its own (``OCE``), which does not depend on tha
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bitwright.base.files import atomic_write
+from bitwright.build.netlist import edit_modules
 
 _RAM, _REGISTER = "DP16KD", "TRELLIS_FF"
 _WHOLE = 36  # width of a port that reads both halves, by the controls of B
@@ -54,12 +53,11 @@ def absorb_output_registers(netlist: Path) -> int:
 
     Returns:
         the number of flip-flops that went.
+
+    Raises:
+        ToolError: it cannot be read.
     """
-    table = json.loads(netlist.read_text())
-    gone = sum(_absorb(module) for module in table["modules"].values())
-    if gone:
-        atomic_write(netlist, json.dumps(table))
-    return gone
+    return edit_modules(netlist, _absorb)
 
 
 def _absorb(module: dict[str, Any]) -> int:

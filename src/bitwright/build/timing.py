@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bitwright.base.errors import ToolError
+from bitwright.base.files import parse_json
 
 _USAGE = re.compile(r"^Info:\s+([A-Z][A-Z0-9_]+):\s+(\d+)/\s*(\d+)\s+\d+%$")
 
@@ -160,7 +160,7 @@ def parse_report(text: str, *, where: str) -> TimingReport:
         ToolError: it is not JSON, or lacks a part.
     """
     try:
-        table: dict[str, Any] = json.loads(text)
+        table: dict[str, Any] = parse_json(text)
         return TimingReport(
             fmax_mhz={name: float(c["achieved"]) for name, c in table["fmax"].items()},
             paths=tuple(_path(entry) for entry in table["critical_paths"] if entry["path"]),
@@ -169,7 +169,7 @@ def parse_report(text: str, *, where: str) -> TimingReport:
                 for name, use in table["utilization"].items()
             },
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ToolError(f"the timing report cannot be read: {error!r}", where=where) from error
 
 

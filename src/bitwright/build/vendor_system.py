@@ -8,7 +8,7 @@ are, never here. Names of cores, pins and parameters are those of the vendors' c
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,7 +139,22 @@ _PS = {
 
 
 def _vivado(project: _Project) -> Mapping[str, str]:
-    ps, design, part = _PS[project.processor.kind], project.design, project.target.part
+    ps = _PS[project.processor.kind]
+    lines = [
+        "# vivado -mode batch -source build.tcl",
+        "set here [file normalize [file dirname [info script]]]",
+        *_vivado_project(project),
+        *_vivado_cells(project, ps),
+        *_vivado_clocks(project, ps),
+        *_vivado_buses(project, ps),
+        *_vivado_build(project),
+    ]
+    return {"build.tcl": "\n".join(lines) + "\n"}
+
+
+def _vivado_project(project: _Project) -> list[str]:
+    """A project for the part, and for the board where Vivado knows it; the design's files."""
+    design = project.design
     reads = [
         f"add_files -norecurse $here/{_DESIGN}/{name}" for name in (*design.files, *design.memories)
     ]
@@ -148,35 +163,14 @@ def _vivado(project: _Project) -> Mapping[str, str]:
         for name in design.files
         if name.endswith(".sv")
     ]
-    memory = [
-        f"connect_bd_intf_net [get_bd_intf_pins accelerator/{name}]"
-        f" [get_bd_intf_pins memory/S{k:02d}_AXI]"
-        for k, name in enumerate(design.masters)
-    ]
-    clocked = " ".join(
-        f"[get_bd_pins {pin}]"
-        for pin in (
-            *(f"ps/{name}" for name in ps.clocks),
-            "accelerator/aclk",
-            "control/aclk",
-            "memory/aclk",
-            "reset/slowest_sync_clk",
-        )
-    )
-    resets = " ".join(
-        f"[get_bd_pins {pin}]"
-        for pin in ("accelerator/aresetn", "control/aresetn", "memory/aresetn")
-    )
-    lines = [
-        "# vivado -mode batch -source build.tcl",
-        "set here [file normalize [file dirname [info script]]]",
+    return [
         "# The newest version of a core in the catalogue.",
         "proc core {name} {",
         '  set found [get_ipdefs -all "xilinx.com:ip:${name}:*"]',
         '  if {[llength $found] == 0} { error "this Vivado has no core $name" }',
         "  return [lindex [lsort -dictionary $found] end]",
         "}",
-        f"create_project -force system $here/build -part {part}",
+        f"create_project -force system $here/build -part {project.target.part}",
         f"set boards [get_board_parts -quiet {{{project.processor.board_files or ''}}}]",
         "set preset 0",
         "if {[llength $boards] > 0} {",
@@ -188,21 +182,52 @@ def _vivado(project: _Project) -> Mapping[str, str]:
         "}",
         *reads,
         "update_compile_order -fileset sources_1",
+    ]
+
+
+def _vivado_cells(project: _Project, ps: _Ps) -> list[str]:
+    """A block design with processor, design, interconnects and reset."""
+    return [
         "create_bd_design system",
         f"set ps [create_bd_cell -type ip -vlnv [core {ps.core}] ps]",
         f"apply_bd_automation -rule xilinx.com:bd_rule:{ps.rule} -config"
         f' [subst {{{ps.external} apply_board_preset "$preset"}}] $ps',
         f"set_property -dict [list {ps.settings.format(mhz=f'{project.clock_mhz:g}')}] $ps",
-        f"create_bd_cell -type module -reference {design.top} accelerator",
+        f"create_bd_cell -type module -reference {project.design.top} accelerator",
         "create_bd_cell -type ip -vlnv [core smartconnect] control",
         "set_property -dict [list CONFIG.NUM_SI 1 CONFIG.NUM_MI 1] [get_bd_cells control]",
         "create_bd_cell -type ip -vlnv [core smartconnect] memory",
-        f"set_property -dict [list CONFIG.NUM_SI {len(design.masters)} CONFIG.NUM_MI 1]"
+        f"set_property -dict [list CONFIG.NUM_SI {len(project.design.masters)} CONFIG.NUM_MI 1]"
         " [get_bd_cells memory]",
         "create_bd_cell -type ip -vlnv [core proc_sys_reset] reset",
-        f"connect_bd_net [get_bd_pins ps/{ps.clock}] {clocked}",
+    ]
+
+
+def _vivado_clocks(project: _Project, ps: _Ps) -> list[str]:
+    """The processor's clock and reset to every cell."""
+    of_ps = tuple(f"ps/{name}" for name in ps.clocks)
+    cells = ("accelerator", "control", "memory")
+    clocked = (*of_ps, *(f"{cell}/aclk" for cell in cells), "reset/slowest_sync_clk")
+    return [
+        f"connect_bd_net [get_bd_pins ps/{ps.clock}] {_pins(clocked)}",
         f"connect_bd_net [get_bd_pins ps/{ps.reset}] [get_bd_pins reset/ext_reset_in]",
-        f"connect_bd_net [get_bd_pins reset/peripheral_aresetn] {resets}",
+        "connect_bd_net [get_bd_pins reset/peripheral_aresetn] "
+        + _pins(tuple(f"{cell}/aresetn" for cell in cells)),
+    ]
+
+
+def _pins(names: Sequence[str]) -> str:
+    return " ".join(f"[get_bd_pins {name}]" for name in names)
+
+
+def _vivado_buses(project: _Project, ps: _Ps) -> list[str]:
+    """Registers and memory between processor and design, and their addresses."""
+    memory = [
+        f"connect_bd_intf_net [get_bd_intf_pins accelerator/{name}]"
+        f" [get_bd_intf_pins memory/S{k:02d}_AXI]"
+        for k, name in enumerate(project.design.masters)
+    ]
+    return [
         f"connect_bd_intf_net [get_bd_intf_pins ps/{ps.control}]"
         " [get_bd_intf_pins control/S00_AXI]",
         f"connect_bd_intf_net [get_bd_intf_pins control/M00_AXI]"
@@ -215,6 +240,12 @@ def _vivado(project: _Project) -> Mapping[str, str]:
         "assign_bd_address",
         "validate_bd_design",
         "save_bd_design",
+    ]
+
+
+def _vivado_build(project: _Project) -> list[str]:
+    """From the block design to the bitstream and its description for Linux."""
+    return [
         "set diagram [get_files system.bd]",
         "set_property synth_checkpoint_mode None $diagram",
         "generate_target all $diagram",
@@ -223,7 +254,7 @@ def _vivado(project: _Project) -> Mapping[str, str]:
         "update_compile_order -fileset sources_1",
         "# In this process, from the folder where memory images are found.",
         f"cd $here/{_DESIGN}",
-        f"synth_design -top system_wrapper -part {part}",
+        f"synth_design -top system_wrapper -part {project.target.part}",
         "opt_design",
         "place_design",
         "phys_opt_design",
@@ -238,7 +269,6 @@ def _vivado(project: _Project) -> Mapping[str, str]:
         "  }",
         "}",
     ]
-    return {"build.tcl": "\n".join(lines) + "\n"}
 
 
 # --- Quartus -------------------------------------------------------------------------------------

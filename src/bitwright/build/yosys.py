@@ -18,12 +18,14 @@ from pathlib import Path
 
 from bitwright.base.errors import ToolError
 from bitwright.base.figures import Resources
+from bitwright.base.files import parse_json
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import Tool, require, run_tool
 from bitwright.base.tools.process import Tick, require_result
+from bitwright.build.netlist import read_modules, readable
 from bitwright.build.netlist_edits import edit_netlist
-from bitwright.build.packing import added_luts, read_modules, top_of
+from bitwright.build.packing import added_luts, top_of
 from bitwright.build.resources import count_resources
 from bitwright.build.target import Target
 from bitwright.sim.spec import Design, load_design
@@ -287,10 +289,10 @@ def parse_statistics(text: str, *, where: str) -> dict[str, int]:
     """
     start, end = text.find("{"), text.rfind("}")
     try:
-        table = json.loads(text[start : end + 1])
+        table = parse_json(text[start : end + 1])
         counts = table["design"]["num_cells_by_type"]
         cells = {str(name).removeprefix("\\"): int(number) for name, number in counts.items()}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ToolError(f"the statistics cannot be read: {error!r}", where=where) from error
     if not cells:
         raise ToolError(
@@ -315,13 +317,14 @@ def instance_resources(netlist: Path, family: str, within: str = "") -> dict[str
     """
     top = top_of(read_modules(netlist), netlist)
     counters: dict[str, Counter[str]] = {}
-    for name, cell in top["cells"].items():
-        counters.setdefault(owner_of(name, within), Counter())[cell["type"]] += 1
-    found = {owner: count_resources(family, c) for owner, c in sorted(counters.items())}
-    for name, luts in added_luts(top, family).items():
-        owner = owner_of(name, within)
-        found[owner] = found.get(owner, Resources()) + Resources(lut=luts)
-    return found
+    with readable(netlist):
+        for name, cell in top["cells"].items():
+            counters.setdefault(owner_of(name, within), Counter())[cell["type"]] += 1
+        found = {owner: count_resources(family, c) for owner, c in sorted(counters.items())}
+        for name, luts in added_luts(top, family).items():
+            owner = owner_of(name, within)
+            found[owner] = found.get(owner, Resources()) + Resources(lut=luts)
+        return found
 
 
 def owner_of(cell: str, within: str = "") -> str:

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from bitwright.base.errors import MismatchError, RecipeError
+from bitwright.base.nouns import IMAGES, OF_AXES, Noun
 from bitwright.cli.options import Json
 from bitwright.cli.output import Output
 
@@ -216,28 +217,32 @@ def _as_json(result: BoardResult) -> dict[str, Any]:
 
 
 def _show(output: Output, result: BoardResult) -> None:
-    rows = []
+    rows, noun = [], _noun(result)
     for k, name in enumerate(result.names[:_SHOWN]):
         label = "" if result.labels is None else _class(result, k)
         rows.append((name, label, _best_scores(result, k)))
     more = len(result.names) - len(rows)
     note = f"and {more} more (--json has all)" if more > 0 else ""
-    output.table("answers", ("image", "label", "highest scores"), rows, note)
+    output.table("answers", (noun.one, "label", "highest scores"), rows, note)
     statistics, where = result.statistics, "simulated board" if result.line else "board"
-    output.say(f"{len(result.names)} images through the {where}, {statistics.seconds:.1f} s")
+    output.say(f"{len(result.names)} {noun.many} through the {where}, {statistics.seconds:.1f} s")
     if result.compared:
         output.say(
             f"{result.compared} values compared with the integer graph: {result.differences} differ"
         )
     else:
         output.say("nothing to compare with: the design has no integer graph")
-    output.say(f"images a second: {_rates(result)}")
+    output.say(f"{noun.many} a second: {_rates(result)}")
     if result.line is not None and result.line.damaged:
         output.say(
             f"line: {result.line.damaged} of {result.line.to_board[0] + result.line.from_board[0]} "
             f"bytes lost, flipped or repeated; {statistics.repeated_frames} answers asked for "
             f"again, {statistics.repeated_bytes} bytes sent again"
         )
+
+
+def _noun(result: BoardResult) -> Noun:
+    return OF_AXES.get(len(result.description.input.shape), IMAGES)
 
 
 def _rates(result: BoardResult) -> str:
@@ -249,11 +254,13 @@ def _rates(result: BoardResult) -> str:
         parts.append(f"{result.line_rate:.0f} at most over a line of {result.baud:.0f} baud")
     if description.interval:
         parts.append(
-            f"{result.core_rate:.0f} in the core ({description.interval} cycles an image at "
-            f"{description.clock_mhz:g} MHz)"
+            f"{result.core_rate:.0f} in the core ({description.interval} cycles "
+            f"{_noun(result).each} at {description.clock_mhz:g} MHz)"
         )
     if result.cycles:
-        parts.append(f"{result.cycles} cycles for one image in the core, timed by the shell")
+        parts.append(
+            f"{result.cycles} cycles for one {_noun(result).one} in the core, timed by the shell"
+        )
     return "; ".join(parts)
 
 

@@ -25,58 +25,70 @@ ImportedFile = Annotated[
 Format = Literal["qonnx", "qdq", "artifact", "caffe", "keras", "safetensors", "packed"]
 
 
+ImportFolder = Annotated[
+    Path, typer.Option("--out", help="Folder for the graph or the model, and the report.")
+]
+InputType = Annotated[
+    str | None, typer.Option(help="The input holds integers of this format, such as uint8 pixels.")
+]
+InputScale = Annotated[float, typer.Option(help="Real value of the input's 1.")]
+InputLayout = Annotated[
+    Literal["NCHW", "NHWC"] | None,
+    typer.Option(help="Layout of the input; detected if not given."),
+]
+AlsoTarget = Annotated[
+    str | None, typer.Option(help="Also choose a folding for this target and write RTL.")
+]
+Simulated = Annotated[
+    int, typer.Option(min=0, help="Compare the RTL with the graph on random frames.")
+]
+Rate = Annotated[
+    float | None, typer.Option("--fps", help="Frames a second to reach, as small as can be.")
+]
+Fill = Annotated[
+    float | None, typer.Option("--fill", help="Share of the target to fill, as fast as can be.")
+]
+Budget = Annotated[
+    str | None, typer.Option("--budget", help="The same in counts: lut=8000,bram=20,dsp=0.")
+]
+Clock = Annotated[float | None, typer.Option("--clock-mhz", help="Clock to implement for, in MHz.")]
+Compared = Annotated[
+    int, typer.Option(min=0, help="Run the file itself (QONNX) on random frames, too.")
+]
+CaffeWeights = Annotated[
+    Path | None, typer.Option(help="Float models: the .caffemodel of a .prototxt.")
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(help="Float models: the zoo's name or module:function of these weights."),
+]
+LastLayer = Annotated[
+    str | None, typer.Option("--output", help="Float models: the layer to end at.")
+]
+IgnoreExtra = Annotated[
+    bool, typer.Option("--ignore-extra", help="Caffe: ignore layers that only the caffemodel has.")
+]
+
+
 def import_(  # noqa: PLR0913, PLR0917 - one option each
     file: ImportedFile,
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder for the graph or the model, and the report.")
-    ],
-    input_type: Annotated[
-        str | None,
-        typer.Option(help="The input holds integers of this format, such as uint8 pixels."),
-    ] = None,
-    input_scale: Annotated[float, typer.Option(help="Real value of the input's 1.")] = 1.0,
-    input_layout: Annotated[
-        Literal["NCHW", "NHWC"] | None,
-        typer.Option(help="Layout of the input; detected if not given."),
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Also choose a folding for this target and write RTL.")
-    ] = None,
-    simulate: Annotated[
-        int, typer.Option(min=0, help="Compare the RTL with the graph on random frames.")
-    ] = 0,
-    fps: Annotated[
-        float | None, typer.Option("--fps", help="Images a second to reach, as small as can be.")
-    ] = None,
-    fill: Annotated[
-        float | None, typer.Option("--fill", help="Share of the target to fill, as fast as can be.")
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option("--budget", help="The same in counts: lut=8000,bram=20,dsp=0."),
-    ] = None,
-    clock_mhz: Annotated[
-        float | None, typer.Option("--clock-mhz", help="Clock to implement for, in MHz.")
-    ] = None,
-    compare: Annotated[
-        int, typer.Option(min=0, help="Run the file itself (QONNX) on random images, too.")
-    ] = 0,
-    weights: Annotated[
-        Path | None, typer.Option(help="Float models: the .caffemodel of a .prototxt.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Float models: the zoo's name or module:function of these weights."),
-    ] = None,
+    out: ImportFolder,
+    input_type: InputType = None,
+    input_scale: InputScale = 1.0,
+    input_layout: InputLayout = None,
+    target: AlsoTarget = None,
+    simulate: Simulated = 0,
+    fps: Rate = None,
+    fill: Fill = None,
+    budget: Budget = None,
+    clock_mhz: Clock = None,
+    compare: Compared = 0,
+    weights: CaffeWeights = None,
+    model: ModelName = None,
     classes: Classes = None,
     input_shape: Shape = None,
-    output_layer: Annotated[
-        str | None, typer.Option("--output", help="Float models: the layer to end at.")
-    ] = None,
-    ignore_extra: Annotated[
-        bool,
-        typer.Option("--ignore-extra", help="Caffe: ignore layers that only the caffemodel has."),
-    ] = False,
+    output_layer: LastLayer = None,
+    ignore_extra: IgnoreExtra = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -133,13 +145,13 @@ def _show_graph(output: Output, file: Path, out: Path, report: dict[str, Any]) -
     if "compared" in report:
         done = report["compared"]
         output.say(
-            f"the file itself, run by QONNX on {done['images']} random images: all labels equal, "
+            f"the file itself, run by QONNX on {done['images']} random frames: all labels equal, "
             f"{done['scores_that_differ']} scores differ"
         )
     if "hardware" in report:
         found = report["hardware"]
         output.say(
-            f"{found['target']}: {found['interval']} cycles an image; RTL in {out / 'map' / 'rtl'}"
+            f"{found['target']}: {found['interval']} cycles a frame; RTL in {out / 'map' / 'rtl'}"
         )
         show.rates(output, found["rates"])
         if found["proof"]:

@@ -84,7 +84,7 @@ def mapping(output: Output, result: dict[str, Any]) -> None:
         else ("LUTs as synthesis counts")
     )
     output.say(f"{used} ({counted})")
-    output.say(f"{result['interval']} cycles an image; latency {result['latency']} cycles (model)")
+    output.say(f"{result['interval']} cycles a frame; latency {result['latency']} cycles (model)")
     rates(output, result["rates"])
 
 
@@ -103,7 +103,7 @@ def program(output: Output, result: dict[str, Any]) -> None:
     ]
     output.table(f"layers on the engine {result['engine']} (model)", columns, rows)
     output.say(
-        f"{result['cycles']} cycles an image, {100 * result['utilisation']:.1f} % of the array's "
+        f"{result['cycles']} cycles a frame, {100 * result['utilisation']:.1f} % of the array's "
         f"multiply-accumulates; {result['instructions']} instructions (model)"
     )
     rates(output, result["rates"])

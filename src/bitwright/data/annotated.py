@@ -101,7 +101,10 @@ def load(
     images = decode_listing(listing, decoding, progress)
     with opened(listing) as read:
         found, classes = READERS[kind.name](_Files(listing, read, kind, images.shape[1:3]))
-    labels = kind.pack(found, images.shape[1:3])
+    try:
+        labels = kind.pack(found, images.shape[1:3])
+    except DataError as error:
+        raise DataError(error.message, where=f"{path}, {error.where}", hint=error.hint) from error
     warn_of_lost(images, top_of(images), "images", str(path))
     shared = Labels(name, classes, 1 / top_of(images), str(path), kind)
     parts = {
@@ -262,18 +265,19 @@ def _lines(
     reader = csv.reader(io.StringIO(_text(content, where)))
     heading: list[str] = []
     try:
-        for number, cells in enumerate(filter(None, reader), 1):
-            if number == 1:
-                heading = _heading(cells, where, needed)
+        for cells in filter(None, reader):
+            place = f"{where}:{reader.line_num}"
+            if not heading:
+                heading = _heading(cells, place, needed)
                 continue
-            place = f"{where}:{number}"
             if len(cells) != len(heading):
                 said = f"has {len(cells)} cells, its heading {len(heading)}"
                 raise DataError(said, where=place)
             pairs = zip(heading, (cell.strip() for cell in cells), strict=True)
             yield dict(pairs), place
     except csv.Error as error:
-        raise DataError(f"is no CSV file: {error}", where=where) from error
+        place = f"{where}:{reader.line_num}"
+        raise DataError(f"is no CSV file: {error}", where=place) from error
     if not heading:
         _heading([], where, needed)
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
+from bitwright.base.nouns import OF_AXES
 from bitwright.data.image_files import ImageFiles
 from bitwright.data.labels import ANY, CLASSES, UNKNOWN, LabelKind, Labels
 from bitwright.data.preparation import Preparation
@@ -24,7 +25,7 @@ or (images) in their files."""
 #: Integer types that inputs are held in.
 DTYPES = ("uint8", "uint16", "int8", "int16")
 UNLABELLED = UNKNOWN
-_AXES = {2: "rows", 3: "signals", 4: "images"}
+_AXES = (2, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Dataset:
     @property
     def noun(self) -> str:
         """What the inputs are, in the plural: images, signals or rows."""
-        return _AXES[self.images.ndim]
+        return OF_AXES[self.images.ndim - 1].many
 
     @property
     def pixels(self) -> Levels:

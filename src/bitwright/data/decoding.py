@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import logging
 import math
 import re
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, TypeVar
 
@@ -375,6 +378,12 @@ def _pillow() -> ModuleType:
 
     warnings.filterwarnings("ignore", module=r"PIL\.")
     logging.getLogger("PIL").addHandler(logging.NullHandler())
+    # libtiff, as Pillow's wheels bring it, writes to standard error itself.
+    for library in Path(Image.__file__).parents[1].glob("[pP]illow.libs/libtiff*"):
+        with suppress(OSError, AttributeError):
+            libtiff = ctypes.CDLL(str(library))
+            libtiff.TIFFSetErrorHandler(None)
+            libtiff.TIFFSetWarningHandler(None)
     return Image
 
 

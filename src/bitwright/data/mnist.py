@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bitwright.base.archives import gunzip
 from bitwright.base.errors import DataError
 from bitwright.base.files import read_bytes
+from bitwright.base.memory import machine_memory
 from bitwright.base.progress import Progress
 from bitwright.data.dataset import DataSplits
 from bitwright.data.files import cache_path, download
@@ -118,7 +119,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     Raises:
         DataError: the file is missing, corrupt, truncated, too long or of another element type.
     """
-    content = read_bytes(path)
+    content = read_bytes(path, most=machine_memory() // 4)
     return parse_idx(gunzip(content, str(path)) if path.suffix == ".gz" else content, str(path))
 
 

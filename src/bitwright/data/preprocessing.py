@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from bitwright.base.described import Strict
+from bitwright.base.described import Strict, validated
 from bitwright.base.errors import GraphError
 from bitwright.base.files import read_text
 
@@ -63,7 +63,7 @@ class HostInput(Strict):
     """What the recipe says of a network's input and labels, for hosts.
 
     Attributes:
-        inputs: what one input is called: images, tables, signals.
+        inputs: what inputs are called: images, signals, rows.
         shape: of one, channels last.
         format, scale, rounding: of the network's levels: ``level = round(real / scale)``.
         data: what its reals were made of.
@@ -93,6 +93,6 @@ def read_input(path: Path) -> HostInput | None:
     if not path.is_file():
         return None
     try:
-        return HostInput.model_validate_json(read_text(path, most=_MOST_BYTES))
+        return validated(HostInput, read_text(path, most=_MOST_BYTES))
     except ValidationError as error:
         raise GraphError(f"malformed: {error.errors()[0]['msg']}", where=str(path)) from error

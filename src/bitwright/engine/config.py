@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import log2
 
 from bitwright.base.errors import TargetError
+from bitwright.base.files import parse_json
 from bitwright.engine.isa import Post, Result
 
 #: Bits of a row of the parameter memory: 15 thresholds and the flip of a channel, or the records
@@ -19,6 +20,9 @@ from bitwright.engine.isa import Post, Result
 PARAMETER_ROW_BITS = 512
 #: Entries of a lookup table.
 TABLE_ENTRIES = 256
+#: Of a constant: cycles, words, places. Of those that something is divided by, at least.
+_MOST_CONSTANT = 1 << 16
+_LEAST: dict[str, float] = {"burst_words": 1, "queue": 1, "bytes_per_cycle": 1 / 64}
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,15 @@ class Constants:
     fetch: int = 4
     queue: int = 16
     bytes_per_cycle: float = 3.6
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            low = _LEAST.get(name, 0)
+            if not low <= value <= _MOST_CONSTANT:  # NaN neither
+                raise TargetError(
+                    f"{name} must lie in {low} .. {_MOST_CONSTANT}, got {value!r:.40}",
+                    where="engine constants",
+                )
 
 
 @dataclass(frozen=True)
@@ -89,7 +102,9 @@ class EngineConfig:
         for name in powers:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1 or value & (value - 1):
-                raise TargetError(f"{name} must be a power of two, got {value}", where="engine")
+                raise TargetError(
+                    f"{name} must be a power of two, got {value!r:.40}", where="engine"
+                )
         limits = {
             "pixels": (2, 64), "lanes": (8, 64), "feature_words": (64, 1 << 16),
             "weight_rows": (16, 1 << 13), "parameter_rows": (16, 1 << 12),
@@ -170,7 +185,7 @@ class EngineConfig:
             TargetError: the text is no configuration; says which key is wrong.
         """
         try:
-            table = json.loads(text)
+            table = parse_json(text)
         except ValueError as error:
             raise TargetError(f"no JSON: {error}", where="engine configuration") from error
         known = {f.name: f for f in dataclasses.fields(EngineConfig)}
@@ -183,7 +198,7 @@ class EngineConfig:
         strange = sorted({*table} - {*known}) + sorted({*inner} - {*constants})
         if strange:
             raise TargetError(
-                f"unknown keys {strange}",
+                f"unknown keys {strange!r:.200}",
                 where="engine configuration",
                 hint=f"known are {', '.join((*known, *constants))}",
             )
@@ -191,7 +206,7 @@ class EngineConfig:
             wrong = isinstance(value, bool) != (name in ("nibbles", "tables"))
             number = isinstance(value, int) or (name == "bytes_per_cycle" and type(value) is float)
             if name != "constants" and (wrong or not number):
-                raise TargetError(f"{name} cannot be {value!r}", where="engine configuration")
+                raise TargetError(f"{name} cannot be {value!r:.80}", where="engine configuration")
         rest = {name: value for name, value in table.items() if name != "constants"}
         return EngineConfig(**rest, constants=Constants(**inner))
 

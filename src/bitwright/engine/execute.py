@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,8 @@ Ints = NDArray[np.int64]
 #: Thresholds a channel; the sixteenth field of its row holds the flip.
 THRESHOLDS = 15
 _LOWEST = -(1 << 31)
+#: Lanes that are multiplied at a time: rows of pixels come in strips of so many.
+STRIP = 1 << 22
 
 
 class Machine:
@@ -85,6 +88,12 @@ class Pixels:
 
     rows: Ints
     columns: Ints
+
+    def strips(self, lanes: int) -> Iterator[Pixels]:
+        """Some rows at a time, each pixel of so many lanes: at least one row."""
+        step = max(1, STRIP // (lanes * len(self.columns)))
+        for start in range(0, len(self.rows), step):
+            yield Pixels(self.rows[start : start + step], self.columns)
 
 
 def counted(config: EngineConfig, job: Exec, given: Input, where: str) -> Pixels:
@@ -152,22 +161,29 @@ def execute(machine: Machine, job: Exec, where: str) -> None:
     pixels = counted(config, job, given, where)
     steps = job.kc * job.kh * job.kw
     weights = _weights(machine, job, given, finish, steps, where)
-    if given.output == 0:
-        taps, valid = _features(machine, job, given, pixels, 0, where)
-        sums = _join(taps, valid, weights, job.reduce)
-    else:
-        parts = []
-        for group in range(job.outputs):
-            index = group >> 1 if given.bits == Bits.FOUR else group
-            taps, valid = _features(machine, job, given, pixels, index, where)
-            own = weights[:, :, group * config.outputs : (group + 1) * config.outputs]
-            parts.append(_join(taps, valid, own, job.reduce))
-        sums = np.concatenate(parts, axis=1)
+    strips = pixels.strips(steps * weights.shape[1])
+    sums = np.concatenate([_sums(machine, job, given, s, weights, where) for s in strips])
     if job.init == Init.PARTIAL:
         sums = sums + _partial(machine, job, finish, pixels, where)
     sums = (sums + (1 << 31)) % (1 << 32) - (1 << 31)
     results = _finish(machine, job, finish, sums, where)
     _write(machine, job, finish, pixels, results)
+
+
+def _sums(
+    machine: Machine, job: Exec, given: Input, pixels: Pixels, weights: Ints, where: str
+) -> Ints:  # fmt: skip
+    """Sums or maxima (pixels, outputs) of some of the pixels."""
+    if given.output == 0:
+        taps, valid = _features(machine, job, given, pixels, 0, where)
+        return _join(taps, valid, weights, job.reduce)
+    parts, outputs = [], machine.config.outputs
+    for group in range(job.outputs):
+        index = group >> 1 if given.bits == Bits.FOUR else group
+        taps, valid = _features(machine, job, given, pixels, index, where)
+        own = weights[:, :, group * outputs : (group + 1) * outputs]
+        parts.append(_join(taps, valid, own, job.reduce))
+    return np.concatenate(parts, axis=1)
 
 
 def _lanes(data: Bytes, bits: Bits) -> Ints:
@@ -222,10 +238,10 @@ def _features(
     written = machine.features_written[address].all(axis=-1) | ~valid
     if not written.all():
         at = np.argwhere(~written)[0]
-        pixel = divmod(int(at[2]), len(pixels.columns))
+        row, column = divmod(int(at[2]), len(pixels.columns))
         raise ProgramError(
-            f"features word {address[tuple(at)]} (result row {pixel[0]}, column {pixel[1]}, plane "
-            f"{at[0]}, tap {divmod(int(at[1]), job.kw)}) was never written",
+            f"features word {address[tuple(at)]} (result row {pixels.rows[row]}, column {column}, "
+            f"plane {at[0]}, tap {divmod(int(at[1]), job.kw)}) was never written",
             where=where,
         )
     lanes = _lanes(machine.features[address], given.bits)

@@ -13,16 +13,22 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
-from bitwright.base.errors import ProgramError
+from bitwright.base.errors import FormatError, GraphError, ProgramError
+from bitwright.base.files import parse_json, read_bytes
+from bitwright.base.memory import room_for
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.emulator import Memory, emulate
+from bitwright.engine.footprint import check_running
+from bitwright.engine.image_table import ImageTable, RegionTable
 from bitwright.engine.isa import Instruction, decode_program, encode_program
-from bitwright.ir import INTEGER, IntArray, Node, TensorType, parse_type
+from bitwright.ir import INTEGER, IntArray, Node, TensorType
 
 Bytes = NDArray[np.uint8]
 _MAGIC = b"BWENGINE"
@@ -200,10 +206,12 @@ class EngineImage:
 
     @staticmethod
     def from_bytes(data: bytes, where: str = "engine image") -> EngineImage:
-        """Read a file.
+        """Read a file, of whatever origin: its digest says that it is whole, not whose it is.
 
         Raises:
-            ProgramError: it is none, of another version, cut off or damaged.
+            ProgramError: it is none, of another version, cut off or damaged, contradicts itself,
+                or a run of it would take more than a file may ask for (`check_running`).
+            TargetError: it is for an engine that there cannot be.
         """
         head = len(_MAGIC) + 8
         if data[: len(_MAGIC)] != _MAGIC or len(data) < head + 32:
@@ -219,19 +227,50 @@ class EngineImage:
                 hint="compile the network again",
             )
         try:
-            table = json.loads(body[:length])
-            config = EngineConfig.from_json(json.dumps(table["config"]))
+            table = ImageTable.model_validate(parse_json(body[:length]))
+            config = EngineConfig.from_json(json.dumps(table.config))
             words = np.frombuffer(body[length:], np.uint8).reshape(-1, config.lanes)
-            return EngineImage(
-                table["name"], config, table["graph"], decode_program(body[length:]),
-                tuple(table["layers"]), words, int(table["words"]),
-                tuple(_region(r) for r in table["inputs"]),
-                tuple(_region(r) for r in table["outputs"]),
-                tuple(HostStep(s["edge"], s["source"], int(s["k"])) for s in table["host"]),
-                tuple(table["edges"]), {k: int(v) for k, v in table["macs"].items()},
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError) as error:
-            raise ProgramError(f"the table is wrong: {error!r}", where=where) from error
+            image = _image(table, config, decode_program(body[length:]), words)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"])) or "(table)"
+            raise ProgramError(
+                f"the table is wrong: {field}: {first['msg']}", where=where
+            ) from error
+        except (GraphError, FormatError, ValueError) as error:
+            raise ProgramError(f"the table is wrong: {error}", where=where) from error
+        check_running(image.program, config, image.words, where)
+        return image
+
+
+def _image(
+    table: ImageTable, config: EngineConfig, program: tuple[Instruction, ...], words: Bytes
+) -> EngineImage:  # fmt: skip
+    """Raises ValueError if the table does not fit the rest, or GraphError or FormatError."""
+
+    def region(r: RegionTable) -> Region:
+        return Region(
+            r.edge, r.kind(config.lanes, table.words), r.word, r.planes, r.pixels,
+            np.array(r.places, np.int64), tuple(r.signs), r.bits,
+        )  # fmt: skip
+
+    inputs, outputs = (tuple(map(region, each)) for each in (table.inputs, table.outputs))
+    table.check(len(program), len(words), {r.edge: r.kind.channels for r in outputs})
+    host = tuple(HostStep(s.edge, s.source, s.k) for s in table.host)
+    return EngineImage(
+        table.name, config, table.graph, program, tuple(table.layers), words, table.words, inputs,
+        outputs, host, tuple(table.edges), table.macs,
+    )  # fmt: skip
+
+
+def load_image(path: Path) -> EngineImage:
+    """The image of a file.
+
+    Raises:
+        DataError: it cannot be read, or is longer than an image may be.
+        ProgramError, TargetError: as `EngineImage.from_bytes`.
+    """
+    return EngineImage.from_bytes(read_bytes(path, most=room_for(chosen=False)), str(path))
 
 
 def _region_json(region: Region) -> dict[str, Any]:
@@ -240,14 +279,6 @@ def _region_json(region: Region) -> dict[str, Any]:
         "planes": region.planes, "pixels": region.pixels, "bits": region.bits,
         "places": region.places.tolist(), "signs": list(region.signs),
     }  # fmt: skip
-
-
-def _region(table: Mapping[str, Any]) -> Region:
-    return Region(
-        str(table["edge"]), parse_type(table["type"]), int(table["word"]), int(table["planes"]),
-        int(table["pixels"]), np.array(table["places"], np.int64),
-        tuple(int(sign) for sign in table["signs"]), int(table["bits"]),
-    )  # fmt: skip
 
 
 def program_words(count: int, config: EngineConfig) -> int:

@@ -19,6 +19,9 @@ from bitwright.base.errors import ProgramError
 
 #: Bytes of an instruction; little endian.
 INSTRUCTION_BYTES = 32
+#: Instructions of a program that is read: 32 MiB. The largest network of the zoo has some ten
+#: thousand; as values each takes half a kilobyte.
+MOST_INSTRUCTIONS = 1 << 20
 
 
 class Unit(IntEnum):
@@ -432,10 +435,12 @@ def decode_program(data: bytes) -> tuple[Instruction, ...]:
     """The instructions up to and with the first HALT.
 
     Raises:
-        ProgramError: there is no HALT, or an instruction is none; says which.
+        ProgramError: there is no HALT among the first `MOST_INSTRUCTIONS`, or an instruction is
+            none; says which.
     """
     program: list[Instruction] = []
-    for start in range(0, len(data) - INSTRUCTION_BYTES + 1, INSTRUCTION_BYTES):
+    end = min(len(data), MOST_INSTRUCTIONS * INSTRUCTION_BYTES)
+    for start in range(0, end - INSTRUCTION_BYTES + 1, INSTRUCTION_BYTES):
         number = start // INSTRUCTION_BYTES
         part = data[start : start + INSTRUCTION_BYTES]
         program.append(decode(part, f"instruction {number}"))

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from bitwright.host.description import Description, read_description
-from bitwright.host.link import Answer, Link, Statistics
+from bitwright.host.link import Answer, Link
 from bitwright.host.serial_line import SerialLine, serial_ports
+from bitwright.host.statistics import Statistics
 
 __all__ = [
     "Answer",

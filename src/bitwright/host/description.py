@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
-from bitwright.base.described import Strict
+from bitwright.base.described import Strict, validated
 from bitwright.base.errors import BitwrightError, GraphError
 from bitwright.base.files import read_text
 from bitwright.data.preprocessing import Preprocessing
@@ -217,7 +217,7 @@ def read_description(path: Path) -> Description:
         GraphError: it is missing or malformed.
     """
     try:
-        return Description.model_validate_json(read_text(path, most=_MOST_BYTES))
+        return validated(Description, read_text(path, most=_MOST_BYTES))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "(file)"

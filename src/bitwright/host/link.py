@@ -29,6 +29,7 @@ from bitwright.host.protocol import (
     read_hello,
     request,
 )
+from bitwright.host.statistics import Statistics
 
 _LEAST_CHUNK = 16
 _MORE_CHUNK = 8
@@ -39,6 +40,7 @@ _LEAST_WINDOW = 64
 _FILLER = b"\0"
 _MOST_FRAMES = 1 << 12  # frames on the way, of 2^16 numbers
 _MOST_TIMES = 1000  # that the answer to a frame may be lost
+_STALLED = 30  # times the patience: a board that talks all the time, but neither takes nor answers
 _READ_S = 0.02
 _LEAST_WAIT_S, _MOST_WAIT_S = 0.03, 1.0
 
@@ -72,37 +74,6 @@ class Answer:
     number: int
     payload: bytes
     cycles: int
-
-
-@dataclass
-class Statistics:
-    """What a session has done.
-
-    Attributes:
-        answers: frames answered.
-        seconds: while there was something to do.
-        sent_bytes, got_bytes: on the line, repetitions included.
-        repeated_bytes: of the input stream, sent more than once.
-        repeated_frames: images that were sent again because their answer was lost.
-        skipped_bytes: received ones that belonged to no whole packet.
-        damaged: packets that the board refused as damaged.
-        timeouts: silences that were broken by sending again.
-    """
-
-    answers: int = 0
-    seconds: float = 0.0
-    sent_bytes: int = 0
-    got_bytes: int = 0
-    repeated_bytes: int = 0
-    repeated_frames: int = 0
-    skipped_bytes: int = 0
-    damaged: int = 0
-    timeouts: int = 0
-
-    @property
-    def rate(self) -> float:
-        """Answers a second over the line; 0 before there are any."""
-        return self.answers / self.seconds if self.seconds else 0.0
 
 
 @dataclass
@@ -292,7 +263,7 @@ class Link:
         given, more = 0, True
         began = heard = self._clock()
         base = self.statistics.seconds
-        silence = self._wait
+        silence, came, advanced = self._wait, self._progress, began
         while True:
             while more and len(self._pending) < _MOST_FRAMES and self._room() > 0:
                 frame = next(coming, None)
@@ -308,23 +279,32 @@ class Link:
             for packet in self._receive():
                 heard, silence, moved = self._clock(), self._timeout(), True
                 done |= {answer.number: answer for answer in self._take(packet)}
+            if self._progress != came:
+                came, advanced = self._progress, self._clock()
+            elif self._clock() - advanced > _STALLED * self._patience:
+                raise self._gone(given, count, _STALLED * self._patience, "got no further")
             self.statistics.seconds = base + self._clock() - began
             while given in done:
                 yield done.pop(given)
                 given += 1
             if not moved and self._clock() - heard > silence:
                 if self._clock() - heard > self._patience:
-                    raise self._gone(given, count)
+                    raise self._gone(given, count, self._patience, "been silent")
                 silence = min(_MOST_WAIT_S, 2 * silence)
                 done |= {answer.number: answer for answer in self._break_silence()}
         while given in done:
             yield done.pop(given)
             given += 1
 
-    def _gone(self, given: int, count: int) -> ToolError:
+    @property
+    def _progress(self) -> tuple[int, int, int]:
+        """What changes as long as the board does anything of use."""
+        return self._base, self._consumed, self.statistics.answers
+
+    @staticmethod
+    def _gone(given: int, count: int, seconds: float, what: str) -> ToolError:
         return ToolError(
-            f"the board has been silent for {self._patience:g} s, {given} of {count} frames are "
-            "answered",
+            f"the board has {what} for {seconds:g} s, {given} of {count} frames are answered",
             where="board",
             hint="is it still connected? load the bitstream again",
         )

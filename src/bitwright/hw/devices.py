@@ -110,8 +110,8 @@ class _Search:
             if not legal:
                 fastest = min(o.interval for o in options)
                 raise TargetError(
-                    f"needs {fastest} cycles a frame, however much hardware it gets; {cycles} are "
-                    "allowed",
+                    f"needs {fastest} cycles a frame, with as many lanes as it can have; "
+                    f"{cycles} are allowed",
                     where=where,
                     hint="a layer is not cut apart: use a lower rate, or make this layer smaller",
                 )

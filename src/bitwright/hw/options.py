@@ -200,7 +200,7 @@ class Problem:
         if fastest[worst] > goal.cycles:
             raise TargetError(
                 f"{goal.fps:g} frames a second at {goal.clock_hz / 1e6:g} MHz leave {goal.cycles} "
-                f"cycles a frame; {worst} needs {fastest[worst]}, however much hardware it gets",
+                f"cycles a frame; {worst} needs {fastest[worst]} with as many lanes as it can have",
                 where=worst,
                 hint=f"this network reaches {goal.clock_hz / fastest[worst]:.0f} frames a second",
             )

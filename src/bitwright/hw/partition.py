@@ -28,7 +28,7 @@ from bitwright.ir import Graph, GraphBuilder, IntArray, Node, rebuild
 
 
 @dataclass(frozen=True)
-class Link:
+class DeviceLink:
     """A stream between two devices.
 
     Attributes:
@@ -78,7 +78,7 @@ class Partition:
 
     whole: Graph
     parts: tuple[Graph, ...]
-    links: tuple[Link, ...]
+    links: tuple[DeviceLink, ...]
     interval: int
 
     def run(self, feeds: Mapping[str, IntArray]) -> dict[str, IntArray]:
@@ -122,11 +122,11 @@ def cut_graph(
 
 def _with_links(
     hardware: Graph, part_of: dict[str, int], family: str, latency: int
-) -> tuple[Graph, tuple[Link, ...]]:
+) -> tuple[Graph, tuple[DeviceLink, ...]]:
     """The graph with the FIFOs of the links; `part_of` learns the new nodes."""
     plan = CutPlan(hardware, family, latency)
     blocks = blocks_of(hardware)
-    links: list[Link] = []
+    links: list[DeviceLink] = []
     nodes: list[Node] = []
     for node in hardware:
         target = part_of[node.name]
@@ -136,7 +136,7 @@ def _with_links(
             if maker is None or part_of[maker.name] == target:
                 continue
             source = part_of[maker.name]
-            links.append(Link(edge, source, target, *plan.port(edge)))
+            links.append(DeviceLink(edge, source, target, *plan.port(edge)))
             fifo = link_fifo(node, edge, blocks, target - source, family, latency)
             if node.op == "fifo":
                 node = fifo  # noqa: PLW2901 - the same node, deeper
@@ -149,7 +149,7 @@ def _with_links(
 
 
 def _part(
-    whole: Graph, number: int, part_of: Mapping[str, int], links: Sequence[Link], count: int
+    whole: Graph, number: int, part_of: Mapping[str, int], links: Sequence[DeviceLink], count: int
 ) -> Graph:
     builder = GraphBuilder(f"{whole.name}_part{number}", whole.dialect)
     mine = [node for node in whole if part_of[node.name] == number]

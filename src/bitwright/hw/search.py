@@ -25,6 +25,11 @@ from bitwright.ir import Graph
 
 _ROUNDS = 6
 _MARGIN = 0.05  # more of what mapping adds, each round
+#: Blocks of a network: no device has room for as many.
+_MOST_BLOCKS = 5000
+#: Blocks, FIFOs and converters of all foldings that are mapped in a search: counted, not timed, so
+#: that the same network gives the same design on every machine; some minutes.
+_MOST_MAPPED = 150_000
 _MOST_OPTIONS = 1000  # of all rounds together in which FIFOs are got to know
 
 
@@ -44,7 +49,14 @@ def search_folding(
         TargetError: the rate or the budget cannot be met; says what is short and by how much.
         ModelError: a node has no hardware.
     """
-    problem = Problem(template(graph), family, outside)
+    blocks = template(graph)
+    if len(blocks.nodes) > _MOST_BLOCKS:
+        raise TargetError(
+            f"{len(blocks.nodes)} blocks; a folding is searched for at most {_MOST_BLOCKS}",
+            where=f"folding of {graph.name}",
+            hint="use a smaller network, or give a folding file",
+        )
+    problem = Problem(blocks, family, outside)
     options = MapOptions(family) if outside is None else MapOptions(family, memory=outside.memory)
     limit = goal.budget if isinstance(goal, FillGoal) else goal.limit
     most_cycles = None
@@ -73,6 +85,8 @@ class _Fitting:
 
     Attributes:
         aside: what mapping added to the model of the search, the last time.
+        mapped: nodes of all that has been mapped; beyond `_MOST_MAPPED` the best is kept that was
+            found until then.
     """
 
     graph: Graph
@@ -80,6 +94,12 @@ class _Fitting:
     options: MapOptions
     limit: Resources
     aside: Resources = field(default_factory=Resources)
+    mapped: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether enough has been tried."""
+        return self.mapped > _MOST_MAPPED
 
     def within(self, cycles: int) -> Folding | None:
         """The least hardware that keeps an interval; None where none was found that fits.
@@ -92,6 +112,8 @@ class _Fitting:
         tried: dict[Timings, None] = {}
         legal = sum(o.cost.fits(self.limit) for each in self.problem.options.values() for o in each)
         for _ in range(_MOST_OPTIONS // max(1, legal)):
+            if self.is_over:
+                return None
             chosen = self.problem.cheapest(self.limit, cycles, {**tried, **fifos})
             if chosen is None and fifos:
                 fifos.clear()
@@ -105,6 +127,8 @@ class _Fitting:
             tried[frozenset((name, option.timing) for name, option in chosen.items())] = None
         aside = self.aside
         for attempt in range(_ROUNDS):
+            if self.is_over:
+                return None
             left = (self.limit - aside * (1 + _MARGIN * attempt)).most(Resources())
             chosen = self.problem.cheapest(left, cycles)
             if chosen is None:
@@ -118,6 +142,7 @@ class _Fitting:
     def _mapped(self, chosen: Chosen) -> tuple[Folding | None, dict[Timings, Resources]]:
         """The folding if it fits, and what its FIFOs cost."""
         folding, hardware, used = _mapped(self.graph, _as_folding(chosen), self.options, self.limit)
+        self.mapped += len(hardware.nodes)
         self.aside = used - self.problem.cost(chosen)
         seen = _fifos_of(hardware, chosen, self.options.family)
         return (folding if used.fits(self.limit) else None), seen
@@ -128,7 +153,7 @@ class _Fitting:
         least = self.problem.fastest(self.limit)
         low = len(intervals) if least is None else intervals.index(least)
         high, best = len(intervals), None
-        while low < high:
+        while low < high and not self.is_over:
             middle = (low + high) // 2 if best is not None or self.aside != Resources() else low
             found = self.within(intervals[middle])
             if found is None:

@@ -24,6 +24,7 @@ from bitwright.base.figures import Resources
 _WORTH = {"lut": 1.0, "ff": 0.1, "dsp": 150.0, "bram": 200.0}
 # Nodes, not seconds: the same network gives the same design on every machine.
 _MOST_NODES = 400
+_MOST_COLUMNS = 8_000_000  # of the problems of all nodes together: fewer nodes of a very large one
 _GAP, _ROUGH = 1e-3, 1e-2  # of the least cost, by which what is found may be more
 _CLOSE = 1e-6
 _LEAST = 0.5  # of a resource: less is none
@@ -102,6 +103,11 @@ def undominated(options: Sequence[Option], most_cycles: int | None = None) -> li
         if not any(rival.cost.fits(option.cost) for rival in rivals):
             rivals.append(option)
     return [option for rivals in kept.values() for option in rivals]
+
+
+def nodes_for(columns: int) -> int:
+    """Nodes that the solver may look at, in a problem of so many columns: at least one."""
+    return max(1, min(_MOST_NODES, _MOST_COLUMNS // columns))
 
 
 class FoldingModel:
@@ -262,7 +268,7 @@ class FoldingModel:
             integrality=np.arange(count) < self._choices,
             bounds=Bounds(0.0, np.where(np.arange(count) < count - 1, 1.0, np.inf)),
             constraints=LinearConstraint(table, *zip(*(row[1:] for row in rows), strict=True)),
-            options={"node_limit": _MOST_NODES, "mip_rel_gap": gap},
+            options={"node_limit": nodes_for(count), "mip_rel_gap": gap},
         )
         if result.x is None:
             return None, result.status == _INFEASIBLE

@@ -11,8 +11,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,17 +22,14 @@ import numpy as np
 from bitwright.base.archives import most_of
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, regular_size
-from bitwright.base.memory import machine_memory, too_little
-from bitwright.base.tools.python import python
+from bitwright.base.tools.confined import run_confined
 from bitwright.interop.ops import FloatArray
 
-_SECONDS = 300
 #: Seconds of the processor for any file, and bytes of it that are read in one more.
 _LEAST_SECONDS, _BYTES_A_SECOND = 5, 10 << 20
 #: Memory for each byte that may be read: a number as it is in the file, as float and in its chunk;
 #: and what the libraries take besides.
 _EACH, _SPARE = 3, 256 << 20
-_NO_MEMORY = 4  # how `hdf5_child` ends then
 _HINT = "the file is cut short or damaged; copy it again"
 
 
@@ -111,28 +106,14 @@ def _run_child(source: Path, target: Path, where: str) -> None:
         size = regular_size(source)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", where=where) from error
-    most, machine = most_of(size), machine_memory()
-    memory = min(_EACH * most + _SPARE, machine)
+    most = most_of(size)
     seconds = _LEAST_SECONDS + size // _BYTES_A_SECOND
-    limits = [str(most), str(memory), str(seconds)]
-    command = python("-I", str(script), str(source), str(target), *limits)
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise DataError(f"was not read in {_SECONDS} s", where=where, hint=_HINT) from None
-    if not done.returncode:
-        return
-    if done.returncode == _NO_MEMORY and memory == machine:
-        raise too_little(where)
-    lines = done.stderr.strip().splitlines()
-    said = lines[-1] if done.returncode > 0 and lines else "the HDF5 library crashes on it"
-    if done.returncode == _NO_MEMORY:
-        said = f"it asks for more than {memory >> 20} MiB, which no real file of its size does"
-    elif done.returncode == -signal.SIGXCPU:
-        said = f"it takes more than {seconds} s to read, which no real file of its size does"
-    raise DataError(f"is no whole HDF5 file: {said}", where=where, hint=_HINT)
+    wrong = run_confined(
+        script, [source, target, str(most)], folder=target.parent, memory=_EACH * most + _SPARE,
+        seconds=seconds, library="the HDF5 library", where=where,
+    )  # fmt: skip
+    if wrong is not None:
+        raise DataError(f"is no whole HDF5 file: {wrong}", where=where, hint=_HINT)
 
 
 def written(path: Path, fill: Callable[[Any], None]) -> Path:

@@ -15,36 +15,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
+import runpy
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+_LIMITS = runpy.run_path(str(Path(__file__).parents[1] / "base" / "tools" / "confine.py"))
 _DEPTH = 40
 _EACH = 8  # bytes of a letter in memory, and again as JSON
-_MOST_SAID = 1000
-
-
-def confine(memory: int, seconds: int) -> None:
-    """Let this process take so many bytes more, and so much more time of the processor, where the
-    system has such limits.
-    """
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return
-    limits = {resource.RLIMIT_CPU: math.ceil(time.process_time()) + seconds}
-    with suppress(OSError, ValueError):
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limits[resource.RLIMIT_AS] = pages * os.sysconf("SC_PAGE_SIZE") + memory
-    for kind, most in limits.items():
-        with suppress(OSError, ValueError):  # less is allowed already
-            resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
 
 
 def texts(attributes: Any, room: Room) -> dict[str, Any]:
@@ -137,7 +118,7 @@ def walk(group: Any, room: Room, depth: int = 0) -> tuple[dict[str, Any], dict[s
 def main() -> None:
     """Read, write; what is wrong goes to standard error in one line."""
     source, target, size, memory, seconds = sys.argv[1:]
-    confine(int(memory), int(seconds))
+    _LIMITS["confine"](int(memory), int(seconds))
     try:
         with h5py.File(source, "r") as file:
             attributes, arrays = walk(file, Room(int(size)))
@@ -146,11 +127,10 @@ def main() -> None:
         with open(target, "wb") as out:
             np.savez(out, names=np.frombuffer(names.encode(), np.uint8), **packed)
     except MemoryError:
-        sys.exit(4)
+        sys.exit(_LIMITS["NO_MEMORY"])
     except Exception as error:  # h5py raises many kinds for damaged files: each is the file's fault
-        said = f"{type(error).__name__}: {error}"[:_MOST_SAID].splitlines()[0]
-        print(said, file=sys.stderr)
-        sys.exit(3)
+        print(_LIMITS["said"](error), file=sys.stderr)
+        sys.exit(_LIMITS["WRONG"])
 
 
 if __name__ == "__main__":

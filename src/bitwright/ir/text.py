@@ -33,6 +33,8 @@ from bitwright.ir.types import MAX_NODES, TensorType, parse_type
 
 _HEAD = re.compile(r"(?P<outputs>[\w., ]+) = (?P<name>[\w.]+):(?P<op>\w+)\((?P<inputs>[^)]*)\)")
 _MOST_TEXT = 64 << 20
+#: Of all attributes and types together: a node has some ten.
+_MOST_LISTS = 2_000_000
 #: Signs of a line: a type with one scale for each of 100 000 channels has 3 million.
 _MOST_LINE = 4 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -54,6 +56,8 @@ def parse_graph(
     head = lines[0].split() if lines else []
     if len(head) != 3 or head[0] != "graph" or head[2] not in dialects:
         raise GraphError(f"expected 'graph NAME DIALECT' with {sorted(dialects)}, got {head}")
+    if text.count("{") + text.count("[") > _MOST_LISTS:
+        raise GraphError(f"more than {_MOST_LISTS} lists and tables", where=head[1])
     if len(lines) > MAX_NODES:
         raise GraphError(f"{len(lines)} lines; at most {MAX_NODES} are read", where=head[1])
     inputs: list[str] = []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import RecipeError
+from bitwright.base.nouns import noun_of
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.trust import importable
 from bitwright.pipeline.designs.own import BuiltModel, build_model
@@ -160,11 +161,13 @@ def estimate_recipe(
     from bitwright.pipeline.steps.results_run import Results
 
     work = Workspace(_loaded(recipe), progress)
-    mapped = dry_run(work)
-    if isinstance(mapped, EngineResult):
-        rates = [row.model_dump(mode="json") for row in rate_rows(Results(engine=mapped))]
-        return mapped.model_dump(mode="json") | {"rates": rates}
-    rates = [row.model_dump(mode="json") for row in rate_rows(Results(map=mapped))]
+    mapped, noun = dry_run(work), noun_of(work.data.train.noun)
+    found = (
+        Results(engine=mapped, inputs=noun)
+        if isinstance(mapped, EngineResult)
+        else Results(map=mapped, inputs=noun)
+    )
+    rates = [row.model_dump(mode="json") for row in rate_rows(found)]
     return mapped.model_dump(mode="json") | {"rates": rates}
 
 

@@ -8,6 +8,7 @@ safetensors a float model.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Mapping, Set
 from dataclasses import asdict
@@ -24,8 +25,10 @@ from bitwright.base.errors import (
     RunError,
 )
 from bitwright.base.files import atomic_write, check_free, open_regular
+from bitwright.base.memory import MOST_OF_A_FILE
 from bitwright.base.progress import Progress, no_progress
 from bitwright.ir import Graph, TensorType, random_feeds, save_graph
+from bitwright.ir.footprint import frames_within
 from bitwright.models.catalog import MODEL_FILES, WEIGHT_FILES, ModelSpec
 from bitwright.pipeline.designs import steps
 from bitwright.pipeline.designs.folder import GRAPH, INPUT, SETTINGS, Design, parse_settings
@@ -42,6 +45,8 @@ REPORT = "import.json"
 Shape = tuple[int, int, int]
 _CHECK_FRAMES = 4
 _SIMULATED = 3
+#: Bytes of random images that the file itself is run on.
+_MOST_IMAGES = MOST_OF_A_FILE // 2
 
 
 def is_model_file(path: Path) -> bool:
@@ -381,8 +386,11 @@ def _hardware(design: Design, simulated: bool, progress: Progress) -> dict[str, 
 
 
 def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str, Any]:
-    from bitwright.interop.onnx.reader.compare import compare, original_scores
+    """On as many images as were wished for, fewer of large ones."""
+    from bitwright.interop.onnx.reader.compare import BATCH, compare, original_scores
 
+    images = min(images, max(1, _MOST_IMAGES // (8 * math.prod(imported.input_shape))))
+    batch = frames_within(imported.graph, BATCH, MOST_OF_A_FILE, str(path))
     rng, shape = np.random.default_rng(0), (images, *imported.input_shape)
     if imported.source is None:  # the graph takes levels, and the file the reals that they mean
         (edge,) = imported.graph.inputs
@@ -394,7 +402,7 @@ def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str,
         unit = float(np.abs(quantizer.unit).max())
         drawn = rng.uniform(unit * quantizer.lo, unit * quantizer.hi, shape).astype(np.float32)
         given = drawn
-    found = compare(imported, given, original_scores(path, drawn))
+    found = compare(imported, given, original_scores(path, drawn, batch=batch), batch=batch)
     found.require()
     return {
         "images": found.images,

@@ -17,14 +17,15 @@ from bitwright.train.config import PHASES
 
 HIDDEN = "base_dir"
 """The field of a recipe that is no key of the file."""
+_MOST_MISTAKES = 200
 
 
 def explain_mistakes(
     error: ValidationError, document: Document, root: type[BaseModel]
 ) -> RecipeError:
-    """Every mistake of the recipe in one error; the first gives place and hint."""
+    """The first mistakes of the recipe in one error; the very first gives place and hint."""
     mistakes: dict[str, tuple[str, str | None]] = {}
-    for entry in error.errors():
+    for entry in error.errors()[:_MOST_MISTAKES]:
         where, message, hint = _mistake(dict(entry), document, root)
         if where in mistakes:  # one line for each option of a union: say it once
             message = f"is none of what is allowed, found {_short(entry['input'])}"

@@ -7,11 +7,10 @@ next call begins there, and whoever repeats the run's recipe gets its design at 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from bitwright.base.errors import RecipeError, TargetError
+from bitwright.base.errors import RecipeError
 from bitwright.base.files import atomic_write
 from bitwright.pipeline.recipe import Recipe
 from bitwright.pipeline.recipe_hardware import HardwareSection
@@ -19,14 +18,17 @@ from bitwright.pipeline.recipe_paths import with_paths_of_its_folder
 from bitwright.pipeline.recipe_yaml import parse_document
 from bitwright.pipeline.run import Outcome, Run
 from bitwright.pipeline.steps.facts import facts_of
-from bitwright.pipeline.steps.planning import MOST_SEARCHES, searched_again, searching_words
+from bitwright.pipeline.steps.planning import (
+    MOST_SEARCHES,
+    first_that_is_kept,
+    searched_again,
+    searching_words,
+)
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.pipeline.steps.workspace import Workspace
 
 RECIPE = "recipe.yaml"
 _LAST = "implement"  # the step that tells which clock is reached
-
-_log = logging.getLogger(__name__)
 
 
 def with_earlier_plan(recipe: Recipe, run_dir: Path) -> Recipe:
@@ -59,14 +61,18 @@ def execute_for_rate(work: Workspace, run: Run, names: Sequence[str]) -> list[Ou
     for left in reversed(range(MOST_SEARCHES + 1)):
         work.searching, before = left > 0, work.recipe
         _note(done, run.execute(until))
-        again = _again(work, run, done[_LAST]) if left else None
-        if again is None:
+        plans = _again(work, run, done[_LAST]) if left else []
+        if not plans:
             break
-        _plan(work, run, _planned(before, again))
-        try:
-            _note(done, run.execute([name for name in until if name != _LAST]))
-        except TargetError as error:
-            _log.warning("target_fps is missed, and no folding keeps it: %s", error)
+
+        def attempt(plan: HardwareSection, before: Recipe = before) -> list[Outcome]:
+            _plan(work, run, _planned(before, plan))
+            return run.execute([name for name in until if name != _LAST])
+
+        found = first_that_is_kept(plans, attempt)
+        if found is not None:
+            _note(done, found)
+        else:
             _plan(work, run, before)
             run.forget(
                 _LAST
@@ -82,16 +88,16 @@ def _note(done: dict[str, Outcome], outcomes: Sequence[Outcome]) -> None:
     done |= {o.name: o for o in outcomes if not o.was_done or o.name not in done}
 
 
-def _again(work: Workspace, run: Run, last: Outcome) -> HardwareSection | None:
-    """What to search next; None: the rate is kept, or an earlier call has ended without it."""
+def _again(work: Workspace, run: Run, last: Outcome) -> list[HardwareSection]:
+    """What to search next; empty: the rate is kept, or an earlier call has ended without it."""
     found = Results.load({name: run.folder_of(name) for name in ("map", _LAST)})
     assert found.map is not None and found.implement is not None
     if last.was_done and found.implement.missed_mhz is None:
-        return None
-    again = searched_again(work.recipe.hardware, found.map, found.implement)
-    if again is not None:
-        work.progress(searching_words(again, found.map, found.implement), 0, 0)
-    return again
+        return []
+    plans = searched_again(work.recipe.hardware, found.map, found.implement)
+    if plans:
+        work.progress(searching_words(plans[0], found.map, found.implement), 0, 0)
+    return plans
 
 
 def _planned(recipe: Recipe, hardware: HardwareSection) -> Recipe:

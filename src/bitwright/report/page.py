@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from bitwright.base.figures import Figure, number, show
+from bitwright.base.nouns import noun_of
 from bitwright.report.engine import time_bars, timeline_drawing, wait_words
 from bitwright.report.pipeline import folding_words, pipeline_diagram
 from bitwright.report.precision import precision_chart
@@ -21,28 +22,34 @@ from bitwright.train.precision_rows import PrecisionRow
 
 def render_page(report: Report) -> str:
     """The page as HTML text; every value is escaped."""
+    noun = noun_of(report.inputs)
+    each = noun.each
     return render_template(
         "template.html",
         title=report.name,
         report=report,
+        each=each,
         quality_plot=bars(
             f"{_capital(report.metric)} at every stage",
             [(s.stage, s.figure.value, _without_count(s.figure)) for s in report.quality],
             limit=1.0 if report.quality and report.quality[0].figure.unit == "share" else None,
         ),
         distribution_plot=bars(
-            f"{_capital(report.metric)} of images, integer graph",
-            [(words, count, f"{number(count)} images") for words, count in report.distribution],
+            f"{_capital(report.metric)} of {report.inputs}, integer graph",
+            [
+                (words, count, f"{number(count)} {noun.one if count == 1 else noun.many}")
+                for words, count in report.distribution
+            ],
         ),
         curves=[line_chart(c.title, c.epochs, dict(c.series), c.y_label) for c in report.curves],
         precision_plot=precision_chart(report.precision),
         confusion_plot=heatmap("Confusion matrix", report.classes, report.confusion),
         cycles_plot=bars(
-            "Cycles an image, by block",
+            f"Cycles {each}, by block",
             [(b.name, b.cycles, number(b.cycles)) for b in report.blocks],
         ),
         pipeline_plot=pipeline_diagram(
-            report.blocks, report.edges, report.interval, report.clock_mhz
+            report.blocks, report.edges, report.interval, report.clock_mhz, each
         ),
         timeline_plot=timeline_drawing(report.engine),
         time_plot=time_bars(report.engine),

@@ -66,15 +66,20 @@ def edge_words(edge: EdgeRow, interval: int, clock_mhz: float) -> str:
 
 
 def pipeline_diagram(
-    blocks: Sequence[BlockRow], edges: Sequence[EdgeRow], interval: int, clock_mhz: float
+    blocks: Sequence[BlockRow],
+    edges: Sequence[EdgeRow],
+    interval: int,
+    clock_mhz: float,
+    each: str = "an image",
 ) -> Markup:
     """The diagram; empty if there are no edges.
 
     Args:
         blocks: in the order of the graph.
         edges: as in `MapResult.edges`.
-        interval: cycles an image of the whole.
+        interval: cycles of an input of the whole.
         clock_mhz: at which rates are said; 0: none are.
+        each: what one input is called, with its article.
     """
     if not blocks or not edges:
         return Markup("")
@@ -97,7 +102,7 @@ def pipeline_diagram(
         parts += (
             _end(x, y, "outputs" if place else "input")
             if block is None
-            else (_box(x, y, block, interval))
+            else (_box(x, y, block, interval, each))
         )
         if place in straight:
             parts += _arrow(x, y, straight[place], last_of_column=place % rows == rows - 1)
@@ -107,12 +112,12 @@ def pipeline_diagram(
     return drawing(width, _TOP + rows * _STEP + 6, "The pipeline", parts)
 
 
-def _box(x: float, y: float, block: BlockRow, interval: int) -> list[str]:
+def _box(x: float, y: float, block: BlockRow, interval: int, each: str) -> list[str]:
     share = block.cycles / interval if interval else 0.0
     style = "limit" if interval and block.cycles >= interval else "block"
     folding = folding_words(block.pe, block.simd)
     under = f"{block.kind}, {folding}" if folding else block.kind
-    tip = f"{block.name} ({under}): {number(block.cycles)} cycles an image, layer {block.layer}"
+    tip = f"{block.name} ({under}): {number(block.cycles)} cycles {each}, layer {block.layer}"
     meter = x + _BOX_WIDTH + 8
     return [
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="5" '

@@ -145,6 +145,7 @@ class Report(Record):
         distribution: values of that metric over the images of the integer graph: middle of each
             bar, and how many images it has; empty where all are right or wrong.
         legend: what is drawn on the sample images.
+        inputs: what the inputs are called, in the plural.
         engine: of kind ``engine``: where its cycles go; None for a circuit of the network's own.
     """
 
@@ -158,6 +159,7 @@ class Report(Record):
     metric: str = "accuracy"
     distribution: tuple[tuple[str, int], ...] = ()
     legend: str = ""
+    inputs: str = "images"
     proof: tuple[str, ...] = ()
     curves: tuple[Curve, ...] = ()
     precision: tuple[PrecisionRow, ...] = ()

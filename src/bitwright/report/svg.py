@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from math import ceil, floor, log10
 
@@ -75,7 +75,11 @@ def standalone(svg: str) -> str:
 
 
 def line_chart(
-    title: str, xs: Sequence[float], series: dict[str, Sequence[float]], y_label: str
+    title: str,
+    xs: Sequence[float],
+    series: Mapping[str, Sequence[float]],
+    y_label: str,
+    x_label: str = "epoch",
 ) -> Markup:
     """Lines over common x positions, with a legend."""
     width, height, left, right, top, bottom = 460.0, 270.0, 52.0, 14.0, 40.0, 38.0
@@ -98,7 +102,7 @@ def line_chart(
     for tick in ticks(x_lo, x_hi, 6):
         if x_lo <= tick <= x_hi and float(tick).is_integer():
             parts.append(text_at(at(tick, y_lo)[0], height - bottom + 16, f"{tick:g}"))
-    parts.append(text_at((left + width - right) / 2, height - 6, "epoch"))
+    parts.append(text_at((left + width - right) / 2, height - 6, x_label))
     parts.append(text_at(4, 12, title, "start", "b"))
     parts.append(text_at(4, 26, y_label, "start"))
     for index, (name, ys) in enumerate(series.items()):
@@ -106,7 +110,7 @@ def line_chart(
         points = [at(x, y) for x, y in zip(xs, ys, strict=True)]
         parts.append(polyline(points, colour))
         for point, x, y in zip(points, xs, ys, strict=True):
-            parts.append(dot(point, colour, f"{name}, epoch {x:g}: {y:.4g}", 2.2))
+            parts.append(dot(point, colour, f"{name}, {x_label} {x:g}: {y:.4g}", 2.2))
         legend_x = width - right - 100 * (len(series) - index)
         parts.append(polyline([(legend_x, 22), (legend_x + 16, 22)], colour))
         parts.append(text_at(legend_x + 20, 26, name, "start"))

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bitwright.base.described import validated
 from bitwright.base.errors import GraphError
 from bitwright.base.files import file_inside, regular_bytes
 from bitwright.formats import parse_format
@@ -145,9 +146,7 @@ def load_design(folder: Path) -> Design:
     """
     path = folder / "design.json"
     try:
-        design = Design.model_validate_json(regular_bytes(path)).model_copy(
-            update={"folder": folder}
-        )
+        design = validated(Design, regular_bytes(path)).model_copy(update={"folder": folder})
         for port in (*design.inputs, *design.outputs):
             _ = port.spec  # which checks it
     except OSError as error:

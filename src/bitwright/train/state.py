@@ -12,6 +12,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from bitwright.base.described import validated
 from bitwright.base.errors import DataError, RunError
 from bitwright.data import DataSplits
 from bitwright.tasks.base import Task
@@ -223,7 +224,7 @@ def _check_settings(run: Run, content: dict[str, Any], path: Path) -> None:
     if content.get("task", _task_of(run)) != _task_of(run):
         found = f"was written for the task {content['task']!r:.80}"
         raise RunError(found, where=str(path), hint=hint)
-    before = TrainConfig.model_validate_json(content["config"])
+    before = validated(TrainConfig, content["config"])
     found = differences(before, run.config)
     if found:
         raise RunError(f"was {in_words(found)}", where=str(path), hint=hint)

@@ -44,7 +44,14 @@ def compile_graph(graph: Graph, config: EngineConfig) -> EngineImage:
     Raises:
         ModelError: a node has no mapping or does not fit; says which, why, and what to do.
     """
-    network = network_of(graph, config)
+    try:
+        network = network_of(graph, config)
+    except RecursionError as error:
+        raise ModelError(
+            "hundreds of operations without an activation follow one another",
+            where=f"engine, {graph.name}",
+            hint="put activations between them, or concatenate all at once",
+        ) from error
     seen: set[tuple[object, ...]] = set()
     best = _try(graph, network, config, Wish(), seen)
     assert best is not None  # nothing was seen

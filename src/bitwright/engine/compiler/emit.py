@@ -17,6 +17,7 @@ from bitwright.engine.compiler.segments import Plan, Segment
 from bitwright.engine.compiler.steps import Access, Action, Space, Step
 from bitwright.engine.compiler.values import Layer, Part, Value, is_diagonal
 from bitwright.engine.config import EngineConfig
+from bitwright.engine.footprint import check_length
 from bitwright.engine.isa import Bits, Buffer, Load, LoadMode, Result, Store, WeightOrder
 
 Bytes = NDArray[np.uint8]
@@ -94,6 +95,7 @@ class Emitter:
         self.memory: dict[Value, int] = {}
         self.memory_words = 0
         self.steps: list[Step] = []
+        self.actions = 0  # of all steps, stores left out
         self.weights, self.parameters = _Ring(config.weight_rows), _Ring(config.parameter_rows)
         self.pieces: dict[Layer, list[_Piece]] = {}
         self.held: dict[tuple[Layer, int], tuple[int, int]] = {}
@@ -141,6 +143,11 @@ class Emitter:
             for layer in segment.layers:
                 pending = self._layer(segment, layer, needs, views, pending, keeps)
             self._outputs(segment, needs, views)
+
+    def _add(self, step: Step) -> None:
+        self.steps.append(step)
+        self.actions += len(step.loads) + len(step.execs)
+        check_length(self.actions, f"engine, {self.network.layers[-1].name}")
 
     def _cut(self, segment: Segment, layer: Layer) -> Iterator[_Piece]:
         """The layer's parts in pieces: of an eighth of the weight memory, so that loads run ahead
@@ -294,7 +301,7 @@ class Emitter:
         """The steps of a layer's rows; ``pending`` loads come with the first."""
         rows = needs[layer.out]
         if layer.upsample is not None:
-            self.steps.append(Step(loads=[*pending, *self._upsample(layer, rows, views)]))
+            self._add(Step(loads=[*pending, *self._upsample(layer, rows, views)]))
             return []
         each = parameter_rows(layer, self.config)
         total = max(part.group + part.groups for part in layer.parts)
@@ -313,7 +320,7 @@ class Emitter:
             self._tables(layer, piece, step)
             seen = views | self._slice(segment, layer, needs, piece, step)
             step.execs += execs(layer, piece.part, rows, Where(seen, *self.held[key]), self.config)
-            self.steps.append(step)
+            self._add(step)
         return pending
 
     def _slice(

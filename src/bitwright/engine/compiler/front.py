@@ -31,6 +31,9 @@ from bitwright.ir import INTEGER, Graph, IntArray, Node, TensorType
 _ACTIVATIONS = ("threshold", "requant", "lookup")
 _PRODUCTS = ("conv", "dense", "add", "sum_pool", "max_pool")
 _MOST = (1 << 31) - 1
+#: Of an image: each row may become a strip of its own, and each strip is planned; columns have the
+#: 16 bits of INPUT.
+_MOST_ROWS, _MOST_COLUMNS = 4096, (1 << 16) - 1
 
 
 @dataclass
@@ -57,6 +60,14 @@ def network_of(graph: Graph, config: EngineConfig) -> Network:
     """
     if graph.dialect.name != INTEGER.name:
         raise ModelError(f"the engine runs integer graphs, not {graph.dialect.name} ones")
+    for edge, kind in graph.types.items():
+        if len(kind.shape) == 3 and (kind.shape[0] > _MOST_ROWS or kind.shape[1] > _MOST_COLUMNS):
+            raise ModelError(
+                f"an image of {kind.shape[0]} x {kind.shape[1]}; the engine's have at most "
+                f"{_MOST_ROWS} x {_MOST_COLUMNS}",
+                where=f"engine, {edge}",
+                hint="use smaller images; those of one row may be signals",
+            )
     return _Front(graph, config).run()
 
 

@@ -21,6 +21,7 @@ enum { SAYS_HELLO = 1, SAYS_STATUS = 2, SAYS_ANSWER = 3 }; /* of the device */
 enum { VERSION = 1, HOST_HEAD = 8, DEVICE_HEAD = 20, CRC_BYTES = 4, HELLO_BYTES = 32 };
 enum { IS_OPEN = 1, MOST_SENT = 200, LEAST_CHUNK = 16, MOST_CHUNK = 255, LEAST_WINDOW = 64 };
 enum { TRIES = 50, TRY_MS = 200, LEAST_WAIT_MS = 40, MOST_WAIT_MS = 1000, PATIENCE_MS = 10000 };
+enum { STALLED_MS = 30 * PATIENCE_MS }; /* of a board that talks, but neither takes nor answers */
 enum { MOST_FRAMES = 4096, MOST_TIMES = 1000 };
 
 /* One frame whose answer is not whole. */
@@ -405,7 +406,8 @@ int bitwright_run(bitwright_board *board, const uint8_t *frames, size_t count, u
   s->rewound = board->order;
   s->head = s->tail = board->frames; /* a session goes on where the last call ended */
   s->base = s->position = s->furthest = s->consumed = first_of(s);
-  long heard = now_ms(), silence = LEAST_WAIT_MS;
+  long heard = now_ms(), advanced = heard, silence = LEAST_WAIT_MS;
+  size_t came = s->base + s->consumed + s->done;
   while (s->done < count && result == 0) {
     while (s->next < count && s->tail - s->head < MOST_FRAMES - 1u &&
            (uint32_t)s->tail * BITWRIGHT_INPUT_BYTES - s->base < 2u * BITWRIGHT_BUFFER_BYTES) {
@@ -418,6 +420,12 @@ int bitwright_run(bitwright_board *board, const uint8_t *frames, size_t count, u
       result = take(board, s, payload);
       heard = now_ms();
       silence = LEAST_WAIT_MS;
+      if (s->base + s->consumed + s->done != came) {
+        came = s->base + s->consumed + s->done;
+        advanced = heard;
+      } else if (heard - advanced > STALLED_MS && result == 0) {
+        result = fail(board, "the board talks, but gets no further", 0);
+      }
     } else if (got == 0) {
       board->statistics.timeouts++;
       silence = 2 * silence < MOST_WAIT_MS ? 2 * silence : MOST_WAIT_MS;

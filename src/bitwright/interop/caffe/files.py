@@ -13,8 +13,9 @@ from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, read_bytes, read_text
 from bitwright.interop.caffe.schema import net_class
 from bitwright.interop.ops import FloatArray, Size
+from bitwright.interop.protobuf import parsed
 
-_MOST_TEXT = 16 << 20
+_MOST_TEXT = 8 << 20
 _MOST_BINARY = (1 << 31) - 1  # protobuf's own limit
 #: Numbers in one blob; a broken file may claim any size.
 _MOST_NUMBERS = 1 << 29
@@ -65,15 +66,9 @@ def read_caffemodel(path: Path) -> Any:
     Raises:
         DataError: the file is missing, cut short, or no network.
     """
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
     content = read_bytes(path, most=_MOST_BINARY)
-    net = net_class()()
     hint = "the file is cut short, or no caffemodel; copy it again"
-    try:
-        net.ParseFromString(content)
-    except (DecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"is no Caffe model: {error}", where=str(path), hint=hint) from error
+    net = parsed(net_class(), content, str(path), broken="is no Caffe model", hint=hint)
     _require_layers(net, path, "upgrade_net_proto_binary", hint)
     return net
 

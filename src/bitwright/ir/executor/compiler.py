@@ -20,7 +20,7 @@ EXECUTOR = Program(
         *("run.c", "pool.c", "gemm.c", "depthwise.c", "dot.c", "bits.c", "lut.c", "epilogue.c"),
         *("pointwise.c", "joins.c"),
     ),
-    headers=("plan.h",),
+    headers=("plan.h", "xnor.h"),
     functions={
         "bw_run": (INT, POINTER, POINTER, POINTER, INT64, POINTER, INT),
         "bw_lanes": (INT, INT),

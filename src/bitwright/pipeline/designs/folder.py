@@ -210,7 +210,7 @@ def open_design(folder: Path, assignments: Sequence[str] = ()) -> Design:
     """A design folder, with settings that are changed as ``--set`` says; these are kept.
 
     Raises:
-        RunError: it is none.
+        RunError: it is none; or settings change while another process works in it.
         RecipeError: a setting is wrong.
         DataError, GraphError: a file in it is damaged.
     """
@@ -231,7 +231,8 @@ def open_design(folder: Path, assignments: Sequence[str] = ()) -> Design:
     levels = read_inputs(folder, graph, hint=_AGAIN) if (folder / LEVELS).is_file() else None
     design = Design(folder, graph, settings, levels, read_input(folder / INPUT))
     if settings != given:
-        design.save_settings()
+        with design.alone():  # a step that works in the folder read them
+            design.save_settings()
     return design
 
 

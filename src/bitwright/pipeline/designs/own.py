@@ -13,6 +13,7 @@ import numpy as np
 
 from bitwright.base.errors import MismatchError, ModelError, RecipeError, RunError
 from bitwright.base.files import check_free
+from bitwright.base.nouns import OF_AXES
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.trust import importable
 from bitwright.build.pnr_tools import bitstream_in
@@ -183,7 +184,7 @@ def _host(graph: Graph, integers: IntegerModel, classes: Sequence[str]) -> HostI
     """The reals that the model takes are made levels of as in training."""
     kind = graph.types[graph.inputs[0]]
     return HostInput(
-        inputs="images" if len(kind.shape) > 1 else "tables",
+        inputs=OF_AXES[len(kind.shape)].many,
         shape=kind.shape,
         format=integers.input_format.name,
         scale=kind.scale[0],

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +13,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from bitwright.base.arrays import read_array
-from bitwright.base.errors import DataError, GraphError, RecipeError, TargetError
+from bitwright.base.errors import DataError, GraphError, RecipeError
 from bitwright.base.files import atomic_write
 from bitwright.base.memory import room_for
+from bitwright.base.nouns import IMAGES, Noun, noun_of
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.version import __version__
 from bitwright.ir import IntArray, load_graph, print_graph, random_feeds
@@ -24,13 +24,12 @@ from bitwright.ir.footprint import frames_within
 from bitwright.ir.levels import check_levels
 from bitwright.pipeline.designs.folder import Design, expected_outputs
 from bitwright.pipeline.diff.results import DiffReport, Stage, StageResult
+from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import EngineResult, MapResult, SimulateResult
 from bitwright.report.record import Report, SummaryRow
 
 MAP, SIMULATE, IMPLEMENT, REPORT = "map", "simulate", "implement", "report"
-
-_log = logging.getLogger(__name__)
 
 
 class ProofResult(SimulateResult):
@@ -74,7 +73,7 @@ def map_design(design: Design, progress: Progress = no_progress) -> Path:
         if wanted.kind == "engine":
             from bitwright.pipeline.steps.map_engine import map_engine
 
-            map_engine(design.graph, wanted, design.frames(), folder, progress)
+            map_engine(design.graph, wanted, design.frames(), folder, progress, chosen=False)
         else:
             map_network(design.graph, wanted, design.frames(), folder, progress)
         for later in (SIMULATE, IMPLEMENT, REPORT):  # they were of another design
@@ -158,7 +157,12 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Design
         ToolError: a tool is missing or failed.
     """
     from bitwright.build.implement import RESULT, read_result
-    from bitwright.pipeline.steps.planning import MOST_SEARCHES, searched_again, searching_words
+    from bitwright.pipeline.steps.planning import (
+        MOST_SEARCHES,
+        first_that_is_kept,
+        searched_again,
+        searching_words,
+    )
 
     if design.settings.hardware.kind == "engine":  # it has no folding to search again
         _implemented(design, progress, searching=False)
@@ -168,15 +172,19 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Design
         made = _implemented(design, progress, searching=left > 0)
         mapped, found = load_result(MapResult, design.folder / MAP), read_result(made / RESULT)
         ended = left == 0 or (was_done and found.missed_mhz is None)
-        again = None if ended else searched_again(design.settings.hardware, mapped, found)
-        if again is None:
+        plans = [] if ended else searched_again(design.settings.hardware, mapped, found)
+        if not plans:
             break
-        progress(searching_words(again, mapped, found), 0, 0)
-        faster = replace(design, settings=design.settings.model_copy(update={"hardware": again}))
-        try:
+        progress(searching_words(plans[0], mapped, found), 0, 0)
+
+        def attempt(plan: HardwareSection, design: Design = design) -> Design:
+            settings = design.settings.model_copy(update={"hardware": plan})
+            faster = replace(design, settings=settings)
             map_design(faster, progress)
-        except TargetError as error:
-            _log.warning("target_fps is missed, and no folding keeps it: %s", error)
+            return faster
+
+        faster = first_that_is_kept(plans, attempt)
+        if faster is None:
             shutil.rmtree(made)  # without a bitstream, which it is to have at the clock it reaches
             _implemented(design, progress, searching=False)
             break
@@ -318,8 +326,14 @@ def summary_of(design: Design) -> tuple[SummaryRow, ...]:
         **mapped,
         simulate=proof_of(design),
         implement=None if done is None else read_result(done / RESULT),
+        inputs=_noun(design),
     )
     return tuple(row for row in summary_rows(found) if row.figure is not None)
+
+
+def _noun(design: Design) -> Noun:
+    """What the network's inputs are called, where the folder says it."""
+    return IMAGES if design.host is None else noun_of(design.host.inputs)
 
 
 def proof_words(proof: ProofResult) -> str:
@@ -338,6 +352,7 @@ def _report(design: Design, mapped: Path) -> Report:
         stages=(),
         quality=(),
         proof=() if proof is None else (proof_words(proof),),
+        inputs=_noun(design).many,
         recipe=design.settings.model_dump_json(indent=1),
         graph=print_graph(design.graph),
         **_hardware_of(design, mapped, proof, facts),
@@ -371,5 +386,5 @@ def _hardware_of(
         "lut_kind": result.lut_kind,
         "capacity": result.capacity,
         "target": result.target,
-        "facts": facts | (device_facts(parts, result.target) if parts else {}),
+        "facts": facts | (device_facts(parts, result.target, _noun(design)) if parts else {}),
     }

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.figures import Figure, Source
+from bitwright.base.nouns import OF_AXES
 from bitwright.base.progress import Progress
 from bitwright.ir import Graph, IntArray
 from bitwright.report.record import Baseline
@@ -36,7 +37,7 @@ def measure(
     threads: int,
     progress: Progress,
 ) -> tuple[Baseline, ...]:
-    """Images per second at batch 1 and 100, contenders taking turns, the median of three rounds.
+    """Inputs per second at batch 1 and 100, contenders taking turns, the median of three rounds.
 
     Args:
         graph: the integer graph; ``inputs`` are its levels of some images (N, H, W, C).
@@ -57,6 +58,7 @@ def measure(
         if session is not None:
             run = partial(session.run, None, {"x": images})
             contenders.append(("ONNX Runtime float32", batch, run))
+    unit = f"{OF_AXES[reals.ndim - 1].many}/s"
     rates: dict[tuple[str, int], list[float]] = {}
     for turn in range(_ROUNDS):
         progress("measuring the processor", turn, _ROUNDS)
@@ -68,9 +70,7 @@ def measure(
             engine=name,
             batch=batch,
             threads=threads,
-            images_per_second=Figure(
-                round(statistics.median(found)), "images/s", Source.MEASUREMENT
-            ),
+            images_per_second=Figure(round(statistics.median(found)), unit, Source.MEASUREMENT),
         )
         for (name, batch), found in rates.items()
     )

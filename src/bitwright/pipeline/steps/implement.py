@@ -69,11 +69,14 @@ def implement_network(
     from bitwright.build.implement import implement as run_tools
     from bitwright.build.target import load_target
 
+    engine = hardware.kind == "engine"  # whose program takes what it takes, at any clock
+    needed = None if engine else needed_clock(load_result(MapResult, mapped))
     options = ImplementOptions(
         clock_mhz=hardware.clock_mhz,
         seeds=wanted.seeds,
         board=wanted.board,
-        needed_mhz=needed_clock(load_result(MapResult, mapped)) if searching else None,
+        needed_mhz=needed if searching else None,
+        rate_mhz=needed,
         timeout_s=wanted.timeout_s,
     )
     target = load_target(hardware.target)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bitwright.base.errors import MismatchError, RecipeError, ToolError
-from bitwright.base.files import MOST_TEXT, atomic_write, read_text
+from bitwright.base.files import atomic_write, read_text
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.records import EngineLayerRow, EngineWaitRow
 from bitwright.build.target import load_target
@@ -19,6 +19,7 @@ from bitwright.engine.checker import check_program
 from bitwright.engine.compiler import compile_graph
 from bitwright.engine.config import ENGINES, EngineConfig
 from bitwright.engine.estimate import Timeline, by_layer, timeline, utilisation
+from bitwright.engine.footprint import check_running
 from bitwright.engine.image import EngineImage
 from bitwright.engine.profile import exact_timeline, waits
 from bitwright.engine.timing import simulate
@@ -30,6 +31,7 @@ from bitwright.sim.memory import MemoryModel
 
 CONFIG, RTL = "engine.json", "rtl"
 _CHECK_IMAGES = 2
+_MOST_BYTES = 1 << 20  # of a configuration, which has some hundred
 
 
 def engine_config(wanted: HardwareSection) -> EngineConfig:
@@ -41,7 +43,7 @@ def engine_config(wanted: HardwareSection) -> EngineConfig:
         TargetError: it is no configuration.
     """
     if Path(wanted.engine).suffix == ".json":
-        return EngineConfig.from_json(read_text(Path(wanted.engine), most=MOST_TEXT))
+        return EngineConfig.from_json(read_text(Path(wanted.engine), most=_MOST_BYTES))
     if wanted.engine not in ENGINES:
         raise RecipeError(
             f"unknown engine {wanted.engine!r}",
@@ -57,21 +59,27 @@ def map_engine(
     frames: Mapping[str, IntArray],
     folder: Path,
     progress: Progress = no_progress,
+    *,
+    chosen: bool = True,
 ) -> EngineResult:
     """The program of an integer graph on the engine of a recipe.
 
     Args:
         frames: of each input of the graph, levels (N, ...); the first ones are compared, and as
             many random ones.
+        chosen: the network is the user's own; a stranger's may not ask for any amount of work.
         folder: gets image, configuration, RTL, figures by layer and the result.
 
     Raises:
         ModelError: an operation has no mapping, or does not fit.
+        ProgramError: a stranger's asks for too much.
         ProgramError, MismatchError: the program is not safe or gives other integers: a bug.
     """
     config = engine_config(wanted)
     progress("compiling for the engine", 0, 0)
     image = compile_graph(graph, config)
+    if not chosen:
+        check_running(image.program, config, image.words, "the network's program")
     progress("checking the order of all accesses", 0, 0)
     check_program(image.program, config, image.words)
     first = {edge: levels[:_CHECK_IMAGES] for edge, levels in frames.items()}

@@ -154,6 +154,7 @@ def _check_interrupted(work: Workspace, run: Run, pending: Sequence[str]) -> Non
     Raises:
         RunError: names the settings that differ.
     """
+    from bitwright.base.described import validated
     from bitwright.base.errors import DataError, RunError
     from bitwright.low_precision.log import LOG
     from bitwright.train.checkpoint import load_checkpoint
@@ -166,7 +167,7 @@ def _check_interrupted(work: Workspace, run: Run, pending: Sequence[str]) -> Non
     if "train" not in pending or not (logs / LOG).is_file() or not path.is_file():
         return
     try:
-        before = TrainConfig.model_validate_json(load_checkpoint(path)["config"])
+        before = validated(TrainConfig, load_checkpoint(path)["config"])
     except (DataError, KeyError, ValueError):
         return  # no training could go on from that
     found = differences(before, work.recipe.train.float_)

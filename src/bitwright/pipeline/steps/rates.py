@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images a second of a run, each with its clock and with what limits it.
+"""Inputs a second of a run, each with its clock and with what limits it.
 
 Until a design is placed its rate is said at a clock that the family reaches; afterwards at the
 clock that was reached, which is the one asked for if that was met.
@@ -8,47 +8,51 @@ clock that was reached, which is the one asked for if that was met.
 from __future__ import annotations
 
 from bitwright.base.figures import Figure, Source
+from bitwright.base.nouns import IMAGES, Noun
 from bitwright.pipeline.steps.planning import clock_on_device, rate_words
 from bitwright.pipeline.steps.results_hardware import LinkRow, MapResult
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.report.record import SummaryRow
 
-CORE = "images a second"
-MEMORY = f"{CORE}, weight memory"
-LINK = f"{CORE}, serial link"
-BOARD = f"{CORE}, on the board"
+#: Behind ``core_label``: rates of what feeds the core.
+MEMORY, LINK, BOARD = "weight memory", "serial link", "on the board"
+
+
+def core_label(noun: Noun = IMAGES) -> str:
+    """The label of the core's rate, with which the others begin."""
+    return f"{noun.many} a second"
 
 
 def rate_rows(found: Results) -> list[SummaryRow]:
     """The core's rate, those of what feeds it, and the least of them where there are several."""
+    noun, label = found.noun, core_label(found.noun)
     clock, mapped = clock_of(found), found.map
     source = Source.MODEL if found.simulate is None else Source.SIMULATION
     if clock is not None and found.engine is not None:
         each = clock * 1e6 / interval_of(found)
-        note = f"one image at a time, at {clock:g} MHz, {clock_words(found)}"
+        note = f"one {noun.one} at a time, at {clock:g} MHz, {clock_words(found)}"
         if found.engine.wanted_fps is not None:
             note += f"; {rate_words(found.engine.wanted_fps, each)}"
-        return [SummaryRow(label=CORE, figure=_rate(each, source), note=note)]
+        return [SummaryRow(label=label, figure=_rate(each, source, noun), note=note)]
     if clock is None or mapped is None:
-        return [SummaryRow(label=CORE, figure=None)]
+        return [SummaryRow(label=label, figure=None)]
     core = clock * 1e6 / interval_of(found)
     note = f"core at {clock:g} MHz, {clock_words(found)}; {mapped.bottleneck} limits"
     if mapped.wanted_fps is not None:
         placed = found.implement and clock_on_device(mapped, found.implement)
         note += f"; {rate_words(mapped.wanted_fps, (placed or clock) * 1e6 / interval_of(found))}"
-    rows = [SummaryRow(label=CORE, figure=_rate(core, source), note=note)]
+    rows = [SummaryRow(label=label, figure=_rate(core, source, noun), note=note)]
     limits = [(core, f"the core ({mapped.bottleneck})")]
     memory = memory_rate(mapped, clock)
     if memory is not None:
         note = "what the memory of the weights gives"
-        rows.append(SummaryRow(label=MEMORY, figure=_rate(memory, Source.MODEL), note=note))
+        figure = _rate(memory, Source.MODEL, noun)
+        rows.append(SummaryRow(label=f"{label}, {MEMORY}", figure=figure, note=note))
         limits.append((memory, "the weight memory"))
     link = link_of_run(found)
     if link is not None:
-        note = link_words(link)
-        rows.append(
-            SummaryRow(label=LINK, figure=_rate(link.images_per_s, Source.MODEL), note=note)
-        )
+        note, figure = link_words(link, noun), _rate(link.images_per_s, Source.MODEL, noun)
+        rows.append(SummaryRow(label=f"{label}, {LINK}", figure=figure, note=note))
         limits.append((link.images_per_s, "the serial link"))
         on_board = found.implement.bitstream_clock_mhz if found.implement else None
         if on_board is not None and on_board < clock:
@@ -56,9 +60,9 @@ def rate_rows(found: Results) -> list[SummaryRow]:
             limits[0] = (slower, f"the core at {on_board:g} MHz, the clock of the bitstream")
     if len(limits) > 1:
         least, what = min(limits)
-        label = BOARD if link is not None else f"{CORE}, core and memory"
+        label = f"{label}, {BOARD if link is not None else 'core and memory'}"
         note = f"{what} limits"
-        rows.append(SummaryRow(label=label, figure=_rate(least, Source.MODEL), note=note))
+        rows.append(SummaryRow(label=label, figure=_rate(least, Source.MODEL, noun), note=note))
     return rows
 
 
@@ -90,9 +94,9 @@ def link_of_run(found: Results) -> LinkRow | None:
     )
 
 
-def link_words(link: LinkRow) -> str:
+def link_words(link: LinkRow, noun: Noun) -> str:
     """Baud rate and bytes."""
-    return f"{link.baud:,.0f} baud, {link.bytes_in} bytes in and {link.bytes_out} out an image"
+    return f"{link.baud:,.0f} baud, {link.bytes_in} bytes in and {link.bytes_out} out {noun.each}"
 
 
 def interval_of(found: Results) -> int:
@@ -128,5 +132,5 @@ def clock_words(found: Results) -> str:
     return f"reached; {mapped.clock_mhz:g} were asked for"
 
 
-def _rate(value: float, source: Source) -> Figure:
-    return Figure(round(value) if value >= 100 else round(value, 2), "images/s", source)
+def _rate(value: float, source: Source, noun: Noun) -> Figure:
+    return Figure(round(value) if value >= 100 else round(value, 2), f"{noun.many}/s", source)

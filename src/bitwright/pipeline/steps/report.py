@@ -11,6 +11,7 @@ import numpy as np
 
 from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
+from bitwright.base.nouns import Noun
 from bitwright.base.records import PathRow
 from bitwright.base.version import __version__
 from bitwright.build.target import load_target
@@ -73,11 +74,11 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
         legend=work.task.legend,
         proof=proof(found),
         curves=(
-            *_curves("Training in floating point", trained.history),
+            *_curves("Training in floating point", trained.history, found.noun),
             *(
                 curve
                 for phase in quantized.phases
-                for curve in _curves(phase_title(phase, quantized), phase.history)
+                for curve in _curves(phase_title(phase, quantized), phase.history, found.noun)
             ),
         ),
         precision=trained.precision,
@@ -86,6 +87,7 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
         critical_path=_critical_path(found),
         interval=interval_of(found),
         clock_mhz=clock_of(found) or 0,
+        inputs=found.noun.many,
         **_hardware(work, context, found),
         classes=trained.data.classes,
         confusion=confusion(work, outputs),
@@ -99,7 +101,7 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
     )
 
 
-def _curves(title: str, history: Sequence[Epoch]) -> tuple[Curve, ...]:
+def _curves(title: str, history: Sequence[Epoch], noun: Noun) -> tuple[Curve, ...]:
     if len(history) < 2:
         return ()
     epochs = tuple(entry.epoch for entry in history)
@@ -113,8 +115,10 @@ def _curves(title: str, history: Sequence[Epoch]) -> tuple[Curve, ...]:
     }
     metric = history[0].metric.replace("_", " ")
     return (
-        Curve(title=f"{title}: loss", y_label="mean over images", epochs=epochs, series=loss),
-        Curve(title=f"{title}: {metric}", y_label="over images", epochs=epochs, series=values),
+        Curve(title=f"{title}: loss", y_label=f"mean over {noun.many}", epochs=epochs, series=loss),
+        Curve(
+            title=f"{title}: {metric}", y_label=f"over {noun.many}", epochs=epochs, series=values
+        ),
     )
 
 
@@ -236,15 +240,15 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
     facts = {
         "seed": str(work.recipe.seed),
         "data": f"{data.name}: {data.train} training, {data.validation} validation, "
-        f"{data.test} held-out images",
+        f"{data.test} held-out {found.noun.many}",
         "data SHA-256": data.digest,
         **({"inputs": data.inputs} if data.inputs else {}),
-        **_training_facts(trained),
+        **_training_facts(trained, found.noun),
         "integer graph": lowered.digest,
         "processor": cpu_name(),
     }
     if found.map is not None and found.map.partition is not None:
-        facts |= device_facts(found.map.partition, found.map.target)
+        facts |= device_facts(found.map.partition, found.map.target, found.noun)
     if found.implement is not None:
         runs = found.implement.runs.items()
         facts |= {f"tool, {role}": f"{run.tool}, {run.seconds:.0f} s" for role, run in runs}
@@ -254,26 +258,28 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
     return facts
 
 
-def device_facts(table: dict[str, Any], target: str) -> dict[str, str]:
+def device_facts(table: dict[str, Any], target: str, noun: Noun) -> dict[str, str]:
     """What each of several devices takes, and what goes between them."""
     facts = {"devices": f"{len(table['parts'])} of {target}"}
     for number, part in enumerate(table["parts"]):
         used = ", ".join(f"{value:.0f} {key.upper()}" for key, value in part["resources"].items())
-        facts[f"device {number}"] = f"{used} (model); {part['interval']:,} cycles an image"
+        facts[f"device {number}"] = f"{used} (model); {part['interval']:,} cycles {noun.each}"
     for link in table["links"]:
         way = f"link {link['source']} to {link['target']}, {link['edge']}"
-        facts[way] = f"{link['bytes_per_frame']} bytes an image, {link['mbits_per_s']:.1f} Mbit/s"
+        facts[way] = (
+            f"{link['bytes_per_frame']} bytes {noun.each}, {link['mbits_per_s']:.1f} Mbit/s"
+        )
     return facts
 
 
-def _training_facts(trained: TrainResult) -> dict[str, str]:
+def _training_facts(trained: TrainResult, noun: Noun) -> dict[str, str]:
     """Where a float network that was not trained in this run comes from."""
     taken = trained.shipped
     if taken is None:
         return {}
     return {
         "float network": f"pretrained weights {taken.name} of this package, not trained in this "
-        f"run; made by `{taken.command}`; {taken.accuracy:.2%} of the held-out images",
+        f"run; made by `{taken.command}`; {taken.accuracy:.2%} of the held-out {noun.many}",
         "weights SHA-256": taken.sha256,
     }
 

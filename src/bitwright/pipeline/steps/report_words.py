@@ -75,21 +75,21 @@ def _brief(figure: Figure | None) -> str:
 def quality(found: Results) -> tuple[MetricStage, ...]:
     """The task's metrics at every stage of the pipeline."""
     trained, quantized, lowered = required(found)
-    images, calibrated = trained.data.test, {quantized.metric: quantized.calibrated}
+    count, calibrated = trained.data.test, {quantized.metric: quantized.calibrated}
     rows = [
-        ("float", trained.metrics, images),
-        ("calibrated", calibrated, images),
-        ("quantized", quantized.metrics, images),
-        ("integer graph", lowered.metrics, images),
+        ("float", trained.metrics, count),
+        ("calibrated", calibrated, count),
+        ("quantized", quantized.metrics, count),
+        ("integer graph", lowered.metrics, count),
     ]
     if found.simulate is not None:
         rows.append(("RTL", found.simulate.metrics, found.simulate.images))
     return tuple(
         MetricStage(
             stage=stage,
-            figure=figures[trained.metric],
+            figure=figures[trained.metric].of(found.noun),
             images=count,
-            others={name: f for name, f in figures.items() if name != trained.metric},
+            others={n: f.of(found.noun) for n, f in figures.items() if n != trained.metric},
         )
         for stage, figures, count in rows
     )
@@ -100,12 +100,13 @@ def proof(found: Results) -> tuple[str, ...]:
     _, _, lowered = required(found)
     lines = [
         f"trained model = integer graph: {lowered.compared_values:,} scores and labels of "
-        f"{lowered.compared_images:,} images, every edge of {lowered.reference_images} of them",
+        f"{lowered.compared_images:,} {found.noun.many}, every edge of "
+        f"{lowered.reference_images} of them",
         (
             f"no QONNX file, so not compared with one: {lowered.qonnx_refused}"
             if lowered.qonnx_refused
             else "integer graph = its QONNX file, run by QONNX's executor: "
-            f"{lowered.qonnx_images} images"
+            f"{lowered.qonnx_images} {found.noun.many}"
         ),
         f"no accumulator can overflow: {len(lowered.certificate)} certified, each worst case "
         "reached by an input that was executed",
@@ -120,14 +121,14 @@ def proof(found: Results) -> tuple[str, ...]:
     if found.engine is not None:
         lines.append(
             f"emulated program = integer graph: {found.engine.compared_values:,} values of "
-            f"{found.engine.images} images; every pair of accesses of its "
+            f"{found.engine.images} {found.noun.many}; every pair of accesses of its "
             f"{found.engine.instructions:,} instructions is ordered by tokens"
         )
     proved = found.simulate
     if proved is not None:
         lines += [
-            proved.words(),
-            f"cycles an image: {proved.interval:,} simulated = {proved.predicted_interval:,} "
-            "predicted",
+            proved.words(found.noun.many),
+            f"cycles {found.noun.each}: {proved.interval:,} simulated = "
+            f"{proved.predicted_interval:,} predicted",
         ]
     return tuple(lines)

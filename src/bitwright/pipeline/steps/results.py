@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from bitwright.base.described import validated
 from bitwright.base.errors import RunError
 from bitwright.base.figures import Figure
 from bitwright.base.files import atomic_write, regular_bytes
@@ -65,7 +66,7 @@ def read_record_of(kind: type[_M], path: Path) -> _M:
         RunError: it cannot be read.
     """
     try:
-        return kind.model_validate_json(regular_bytes(path))
+        return validated(kind, regular_bytes(path))
     except (OSError, ValidationError) as error:
         raise RunError(
             f"cannot be read: {error}",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bitwright.base.nouns import IMAGES, OF_AXES, Noun
 from bitwright.build.implement import RESULT as IMPLEMENT_FILE
 from bitwright.build.implement import ImplementResult, read_result
 from bitwright.pipeline.steps.results import (
@@ -28,7 +29,11 @@ from bitwright.pipeline.steps.results_hardware import (
 
 @dataclass(frozen=True)
 class Results:
-    """The results of the finished steps of a run; None where a step has not been done."""
+    """The results of the finished steps of a run; None where a step has not been done.
+
+    Attributes:
+        inputs: what inputs are called where no training says it.
+    """
 
     teach: TeachResult | None = None
     train: TrainResult | None = None
@@ -38,6 +43,12 @@ class Results:
     engine: EngineResult | None = None
     simulate: SimulateResult | None = None
     implement: ImplementResult | None = None
+    inputs: Noun = IMAGES
+
+    @property
+    def noun(self) -> Noun:
+        """What the network's inputs are called."""
+        return self.inputs if self.train is None else OF_AXES[len(self.train.data.image_shape)]
 
     @property
     def metric(self) -> str:

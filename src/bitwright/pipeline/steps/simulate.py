@@ -219,7 +219,7 @@ def _check_rate(proof: _Proof, progress: Progress) -> tuple[SimResult, int]:
     result = proof.run(np.arange(_RATE_FRAMES) % proof.frames)
     if result.interval != proof.interval:
         raise MismatchError(
-            f"{result.interval} cycles an image in the steady state, {proof.interval} predicted",
+            f"{result.interval} cycles a frame in the steady state, {proof.interval} predicted",
             where=f"simulation of {proof.simulator.design.top}",
             hint=f"{_BUG}, in the timing model; please report it",
         )

@@ -12,7 +12,7 @@ from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
 from bitwright.pipeline.run import Run
 from bitwright.pipeline.steps.rates import rate_rows
-from bitwright.pipeline.steps.results import load_result, read_record_of
+from bitwright.pipeline.steps.results import Metered, load_result, read_record_of
 from bitwright.pipeline.steps.results_hardware import EngineResult, SimulateResult
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.report.page import render_precision
@@ -72,13 +72,13 @@ def summarise(run: Run) -> Summary:
     """What a run directory holds."""
     folders = {step.name: run.folder_of(step.name) for step in run.steps if run.is_fresh(step.name)}
     seconds = {name: record.seconds for name in folders if (record := run.record(name)) is not None}
-    proof = ""
+    found, proof = Results.load(folders), ""
     if "simulate" in folders:
-        proof = load_result(SimulateResult, folders["simulate"]).words()
+        proof = load_result(SimulateResult, folders["simulate"]).words(found.noun.many)
     if "report" in folders:
         rows = read_record_of(Report, folders["report"] / RECORD).summary
         return Summary(run.folder, rows, seconds, folders["report"] / PAGE, proof)
-    return Summary(run.folder, summary_rows(Results.load(folders)), seconds, None, proof)
+    return Summary(run.folder, summary_rows(found), seconds, None, proof)
 
 
 def summary_rows(
@@ -87,7 +87,9 @@ def summary_rows(
     """The table that `build` ends with and the report begins with."""
     rows = [*_quality(found), *_cycles(found), *_device(found), *rate_rows(found)]
     if energy is not None:
-        rows.append(SummaryRow(label="energy an image", figure=energy.total, note="estimate"))
+        rows.append(
+            SummaryRow(label=f"energy {found.noun.each}", figure=energy.total, note="estimate")
+        )
     rows += [
         SummaryRow(
             label=f"CPU, {entry.engine}, batch {entry.batch}",
@@ -110,16 +112,21 @@ def _quality(found: Results) -> list[SummaryRow]:
         "integer graph": found.lower,
         "RTL": found.simulate,
     }
+
+    def counted(result: Metered | None) -> Figure | None:
+        figure = None if result is None else result.figure
+        return None if figure is None else figure.of(found.noun)
+
     metric = found.metric
     rows = [
-        SummaryRow(label=f"{metric}, {stage}", figure=None if result is None else result.figure)
+        SummaryRow(label=f"{metric}, {stage}", figure=counted(result))
         for stage, result in stages.items()
     ]
     if found.train is not None and found.train.shipped is not None:
         note = f"pretrained weights {found.train.shipped.name}, not trained in this run"
         rows[0] = SummaryRow(label=rows[0].label, figure=rows[0].figure, note=note)
     if found.teach is not None:
-        rows.insert(0, SummaryRow(label=f"{metric}, teacher", figure=found.teach.figure))
+        rows.insert(0, SummaryRow(label=f"{metric}, teacher", figure=counted(found.teach)))
     return [*rows, SummaryRow(label="model size", figure=size, note=_size_note(found))]
 
 
@@ -129,11 +136,11 @@ def _size_note(found: Results) -> str:
     return f"float32: {found.lower.float_bits / 8 / 1024:,.1f} KiB"
 
 
-def _program(made: EngineResult) -> list[SummaryRow]:
+def _program(made: EngineResult, each: str) -> list[SummaryRow]:
     """What there is of a program for the engine."""
     rows = (
         (
-            "cycles an image, predicted",
+            f"cycles {each}, predicted",
             Figure(made.cycles, "cycles", Source.MODEL),
             "exact" if made.exact else "an estimate: no C++ compiler for the exact model here",
         ),
@@ -151,17 +158,18 @@ def _program(made: EngineResult) -> list[SummaryRow]:
 def _cycles(found: Results) -> list[SummaryRow]:
     mapped, simulated = found.map, found.simulate
     if found.engine is not None:
-        rows = _program(found.engine)
+        rows = _program(found.engine, found.noun.each)
         if simulated is not None:
             interval = Figure(simulated.interval, "cycles", Source.SIMULATION)
-            rows.insert(1, SummaryRow(label="cycles an image, simulated", figure=interval))
+            label = f"cycles {found.noun.each}, simulated"
+            rows.insert(1, SummaryRow(label=label, figure=interval))
         return rows
     model = None if mapped is None else Figure(mapped.interval, "cycles", Source.MODEL)
     real = None if simulated is None else Figure(simulated.interval, "cycles", Source.SIMULATION)
     latency = None if simulated is None else Figure(simulated.latency, "cycles", Source.SIMULATION)
     return [
-        SummaryRow(label="cycles an image, predicted", figure=model),
-        SummaryRow(label="cycles an image, simulated", figure=real),
+        SummaryRow(label=f"cycles {found.noun.each}, predicted", figure=model),
+        SummaryRow(label=f"cycles {found.noun.each}, simulated", figure=real),
         SummaryRow(label="latency", figure=latency),
     ]
 

@@ -27,6 +27,7 @@ from bitwright.interop.onnx.reader.levels import (
 )
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.rounds import requant_of, split_at_rounding
+from bitwright.interop.onnx.reader.softmax import Softmax
 from bitwright.interop.onnx.reader.values import Const, Floats, Value
 from bitwright.ir import Attr, GraphBuilder, IntArray, TensorType, window_shape
 
@@ -78,7 +79,8 @@ class Importer:
         notes: what the user should know, such as roundings that are not exact.
         labels: edges that hold indices of classes.
         rankable: whether the scores have an order that hardware can tell.
-        softened: ONNX tensors that are softmaxes in the file, and scores here.
+        softmaxes: ONNX tensors that are scores here -> the softmaxes of them that they are in the
+            file, in their order.
     """
 
     builder: GraphBuilder
@@ -93,7 +95,7 @@ class Importer:
     made: dict[str, Made] = field(default_factory=dict)
     labels: set[str] = field(default_factory=set)
     rankable: bool = True
-    softened: set[str] = field(default_factory=set)
+    softmaxes: dict[str, tuple[Softmax, ...]] = field(default_factory=dict)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -106,7 +108,7 @@ class Importer:
             raise node.error("reads a Pad", "only a Conv can follow a Pad")
         if isinstance(found, Value) and found.codes is not None and node.op not in _ON_CODES:
             self.settled(found, node)
-        if node.inputs[place] in self.softened and node.op not in _ON_SOFTMAX:
+        if node.inputs[place] in self.softmaxes and node.op not in _ON_SOFTMAX:
             raise node.error(
                 "works on a softmax", "only scores can have a softmax: the host computes it"
             )

@@ -9,19 +9,31 @@ nothing here is given an unchecked file.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
+import importlib.util
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from bitwright.base.arrays import read_array
 from bitwright.base.errors import MismatchError, ToolError
-from bitwright.interop.onnx.reader.importer import Imported
+from bitwright.base.files import read_bytes
+from bitwright.base.tools.confined import run_confined
+from bitwright.interop.onnx.reader.importer import Imported, needed_nodes
+from bitwright.interop.onnx.reader.model import MAX_FILE, read_model
 from bitwright.interop.onnx.reader.values import Array
-from bitwright.interop.onnx.runtime import onnx_runtime
 
-_BATCH = 500
+#: Images at a time.
+BATCH = 500
+#: Domains of operators that the file may have when it is run: the standard, and QONNX's own.
+DOMAINS = (
+    "", "ai.onnx", "onnx.brevitas", "qonnx.custom_op.general", "qonnx.custom_op.channels_last",
+)  # fmt: skip
+#: Memory in any case, and for each byte of the file, of which QONNX makes models, node by node.
+_MEMORY, _EACH = 4 << 30, 20
+#: Seconds of the processor in any case, and images for each one more.
+_SECONDS, _A_SECOND = 300, 10
 
 
 @dataclass(frozen=True)
@@ -31,7 +43,8 @@ class Comparison:
     Attributes:
         images: how many.
         labels: how many have another largest score, by position of the first largest. Where the
-            graph has no label, scores that tie within the tolerance may come in any order.
+            graph has no label, or the file a softmax, scores that tie within the tolerance may come
+            in any order.
         scores: how many score values differ by more than the tolerance.
         largest: largest difference of a score, as a share of the largest score.
         expected, found: the labels, (N,).
@@ -61,92 +74,112 @@ class Comparison:
             )
 
 
-def original_scores(source: Path | bytes, images: Array, *, batch: int = _BATCH) -> Array:
-    """First output of the file for samples ``(N, ...)`` of its input, by QONNX's executor.
+def original_scores(source: Path | bytes, images: Array, *, batch: int = BATCH) -> Array:
+    """First output of the file for samples ``(N, ...)`` of its input, by QONNX's executor, in a
+    process of its own.
 
     The batch size in the file is replaced, so that thousands of images take seconds.
 
+    Args:
+        batch: images at a time.
+
     Raises:
+        ModelError, DataError: as `read_model`; or it has operators of a domain that QONNX has not.
         ToolError: ``qonnx`` is missing or cannot run the file.
     """
-    try:
-        onnx_runtime()  # that QONNX runs nodes with
-        import onnx
-        from onnx.helper import tensor_dtype_to_np_dtype
-        from qonnx.core.modelwrapper import ModelWrapper
-        from qonnx.core.onnx_exec import execute_onnx
-        from qonnx.transformation.infer_shapes import InferShapes
-    except ImportError as error:
-        raise ToolError(
-            f"running the file needs a package that is missing: {error.name}",
-            hint="pip install 'onnx<1.22' qonnx onnxruntime",
-        ) from error
-    body = source if isinstance(source, bytes) else source.read_bytes()
-
-    def run(part: Array, *, as_written: bool) -> Array:
-        """The first output; with the batch size of the file, or that of the part."""
-        model = onnx.ModelProto.FromString(body)
-        constants = {i.name for i in model.graph.initializer}
-        entry = next(i for i in model.graph.input if i.name not in constants)
-        rest = [i for i in model.graph.input if i.name in constants]
-        for info in rest:
-            model.graph.input.remove(info)
-        if not as_written:
-            for info in (entry, *model.graph.output):
-                if info.type.tensor_type.shape.dim:  # a file need not say the shape of its output
-                    info.type.tensor_type.shape.dim[0].dim_value = len(part)
-            del model.graph.value_info[:]
-        with warnings.catch_warnings():
-            # It complains of every tensor whose size follows the new batch.
-            warnings.simplefilter("ignore")
-            wrapped = ModelWrapper(model).transform(InferShapes())
-            kind = tensor_dtype_to_np_dtype(entry.type.tensor_type.elem_type)
-            values = execute_onnx(wrapped, {entry.name: part.astype(kind)})
-        return np.asarray(values[model.graph.output[0].name])
-
-    parts = []
-    for start, part in _chunks(images, batch):
-        try:
-            parts.append(run(part, as_written=False))
-        except Exception as error:  # a Reshape to one image, say: as it is written, one by one
-            try:
-                parts += [run(image, as_written=True) for _, image in _chunks(part, 1)]
-            except Exception:
-                raise ToolError(
-                    f"QONNX's executor cannot run it (images {start} ..): {error}",
-                    where=str(source),
-                ) from error
-    return np.concatenate(parts)
+    for package in ("onnxruntime", "onnx", "qonnx"):
+        if importlib.util.find_spec(package) is None:
+            raise ToolError(
+                f"running the file needs a package that is missing: {package}",
+                hint="pip install 'onnx<1.22' qonnx onnxruntime",
+            )
+    body, where = runnable(source), "ONNX file" if isinstance(source, bytes) else str(source)
+    script = Path(__file__).with_name("compare_child.py")
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "model.onnx").write_bytes(body)
+        np.save(folder / "images.npy", images)
+        names = [folder / "model.onnx", folder / "images.npy", folder / "out.npy", str(batch)]
+        wrong = run_confined(
+            script, names, folder=folder, memory=_MEMORY + _EACH * len(body),
+            seconds=_SECONDS + len(images) // _A_SECOND, library="ONNX Runtime", where=where,
+        )  # fmt: skip
+        if wrong is not None:
+            raise ToolError(f"QONNX's executor cannot run it: {wrong}", where=where)
+        return read_array(folder / "out.npy", "biuf")
 
 
-def _chunks(images: Array, batch: int) -> Iterator[tuple[int, Array]]:
-    for start in range(0, len(images), batch):
-        yield start, images[start : start + batch]
+def runnable(source: Path | bytes) -> bytes:
+    """A file without what leads to none of its outputs, which nothing has looked at: QONNX runs
+    every node, and imports the module that the domain of one names.
+
+    Raises:
+        ModelError, DataError: as `read_model`; or a node is of a domain that QONNX has not.
+        ToolError: the package ``onnx`` is missing.
+    """
+    model = read_model(source)
+    import onnx
+    from onnx import numpy_helper
+
+    needed = needed_nodes(model)
+    for node in needed:
+        if node.domain not in DOMAINS:
+            raise node.error(
+                f"is of the domain {node.domain!r:.80}, which QONNX has not",
+                f"known are {', '.join(filter(None, DOMAINS))}",
+            )
+    body = source if isinstance(source, bytes) else read_bytes(source, most=MAX_FILE)
+    proto = onnx.ModelProto.FromString(body)
+    graph = proto.graph
+    made = {name for node in needed for name in node.outputs if name}
+    read = {name for node in needed for name in node.inputs} | {o.name for o in model.outputs}
+    kept = [node for node in graph.node if made.intersection(node.output)]
+    stored = [t for t in graph.initializer if t.name in read]
+    values = [
+        numpy_helper.from_array(model.constants[t.name].read(), t.name)
+        if t.data_location == onnx.TensorProto.EXTERNAL
+        else t
+        for t in stored
+    ]
+    for node in kept:
+        node.domain = "" if node.domain == "ai.onnx" else node.domain
+    entries = [info for info in graph.input if info.name not in model.constants]
+    for field, new in ((graph.node, kept), (graph.initializer, values), (graph.input, entries)):
+        own = [type(item).FromString(item.SerializeToString()) for item in new]
+        del field[:]
+        field.extend(own)
+    return bytes(proto.SerializeToString())
 
 
-def graph_scores(imported: Imported, images: Array) -> Array:
-    """The same output by the integer graph (the fast executor)."""
+def graph_scores(imported: Imported, images: Array, *, batch: int = BATCH) -> Array:
+    """The same output by the integer graph (the fast executor), so many images at a time."""
     from bitwright.ir.executor import Executor
 
     executor = Executor(imported.graph)
     edge = imported.outputs[0].edge
     parts = [
         imported.outputs[0].reals(executor.run({"x": imported.levels(part)})[edge])
-        for _, part in _chunks(images, _BATCH)
+        for part in (images[start : start + batch] for start in range(0, len(images), batch))
     ]
     return np.concatenate(parts)
 
 
 def compare(
-    imported: Imported, images: Array, expected: Array, *, tolerance: float = 1e-5
+    imported: Imported,
+    images: Array,
+    expected: Array,
+    *,
+    tolerance: float = 1e-5,
+    batch: int = BATCH,
 ) -> Comparison:
     """Compare the graph with scores from `original_scores` on the same images.
 
     Args:
         images: as `Imported.levels` takes them.
+        batch: images at a time.
         tolerance: a score counts as equal within this share of the largest score: float32 sums.
     """
-    found = graph_scores(imported, images)
+    found = graph_scores(imported, images, batch=batch)
     count = len(images)
     flat = np.asarray(expected, np.float64).reshape(count, -1)
     other = np.asarray(found, np.float64).reshape(count, -1)
@@ -154,8 +187,9 @@ def compare(
     apart = np.abs(flat - other) / top
     labels = flat.argmax(axis=1), other.argmax(axis=1)
     wrong = labels[0] != labels[1]
-    if not any(output.is_label for output in imported.outputs):
-        # Nothing ranks the scores; float32 alone decides which of equal ones is the largest.
+    if imported.outputs[0].softmaxes or not any(output.is_label for output in imported.outputs):
+        # Nothing ranks the scores, or in float32 a softmax has rounded them to equal ones: float32
+        # alone decides which of these is the largest.
         largest, chosen = (np.take_along_axis(flat, k[:, None], axis=1)[:, 0] for k in labels)
         wrong &= (largest - chosen) / top > tolerance
     return Comparison(

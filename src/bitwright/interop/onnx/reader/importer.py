@@ -27,6 +27,7 @@ from bitwright.interop.onnx.reader.levels import Quantizer
 from bitwright.interop.onnx.reader.model import OnnxModel, OnnxNode, TensorInfo, read_model
 from bitwright.interop.onnx.reader.outputs import Output
 from bitwright.interop.onnx.reader.signatures import check_attributes
+from bitwright.interop.onnx.reader.softmax import OPS as SOFTMAXES
 from bitwright.interop.onnx.reader.values import Array, Const, Value
 from bitwright.ir import INTEGER, Graph, GraphBuilder, IntArray, Node, TensorType, rebuild
 from bitwright.ir.footprint import check_frame
@@ -37,7 +38,8 @@ _RANKS = (2, 3, 4)
 _CHECK = "check the file with onnx.checker"
 #: What numpy raises for shapes and values that contradict each other.
 MALFORMED = (ValueError, IndexError, KeyError, TypeError, ArithmeticError, MemoryError)
-_DOMAINS = ("", "ai.onnx", "onnx.brevitas", "qonnx", "finn")
+_DOMAINS = ("", "ai.onnx", "onnx.brevitas")
+_FAMILIES = ("qonnx.", "finn.")
 
 #: Work on a node: in Python, here and in the passes behind, and on each element of its tensors.
 _NODE, _EACH = 400_000, 12
@@ -316,8 +318,8 @@ def walk(low: Importer, node: OnnxNode) -> None:
     read = (low.tensors[name] for name in {*node.inputs} if name)
     low.evaluator.work.spend(node, _EACH * sum(map(written_out, (result, *read))))
     low.tensors.read(node)
-    if node.op in ("Softmax", "LogSoftmax") or low.softened & set(node.inputs):
-        low.softened.add(node.outputs[place])
+    if node.op not in SOFTMAXES and node.inputs[:1] and node.inputs[0] in low.softmaxes:
+        low.softmaxes[node.outputs[place]] = low.softmaxes[node.inputs[0]]
     made = [*islice(reversed(low.made.items()), len(low.made) - before)][::-1]
     if isinstance(result, Const):
         text = "constant"
@@ -333,7 +335,7 @@ def _result(low: Importer, node: OnnxNode) -> Value | Const:
     missing = [i for i in node.inputs if i and i not in low.tensors]
     if missing:
         raise node.error(f"reads {missing[0]!r}, an output that has no integer form")
-    if not node.domain.startswith(_DOMAINS[2:]) and node.domain not in _DOMAINS[:2]:
+    if node.domain not in _DOMAINS and not node.domain.startswith(_FAMILIES):
         raise node.error(f"is of the unknown domain {node.domain!r}")
     if node.op == "Constant":
         check_attributes(node)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError, ModelError, ToolError
 from bitwright.base.files import file_inside, open_regular, read_bytes
+from bitwright.interop.protobuf import parsed
 from bitwright.ir.types import MAX_FRAME, MAX_NODES
 
 Array = NDArray[Any]
@@ -176,23 +177,21 @@ def _beside(tensors: list[Stored]) -> int:
     return sum(min(count, path.stat().st_size) for path, count in shown.items())
 
 
+_BROKEN = "is no ONNX file, or is truncated or damaged"
+
+
 def _parse(body: bytes, where: str) -> tuple[Any, int]:
     try:
         import onnx
-        from google.protobuf.message import DecodeError
     except ImportError as error:
         raise ToolError(
             f"reading ONNX needs a package that is missing: {error.name}",
             hint="pip install 'onnx<1.22'",
         ) from error
-    broken = "is no ONNX file, or is truncated or damaged"
-    model = onnx.ModelProto()
-    try:
-        model.ParseFromString(body)
-    except (DecodeError, RuntimeError) as error:
-        raise DataError(broken, where=where, hint="export or copy it again") from error
+    hint = "export or copy it again"
+    model = parsed(onnx.ModelProto, body, where, broken=_BROKEN, hint=hint)
     if not model.HasField("graph") or not len(model.graph.output):
-        raise DataError(f"{broken}: it has no graph with outputs", where=where)
+        raise DataError(f"{_BROKEN}: it has no graph with outputs", where=where)
     if len(model.functions):
         raise ModelError(
             "it defines functions of its own, which are not supported",

@@ -12,6 +12,7 @@ from bitwright.interop.onnx.reader.build import Importer
 from bitwright.interop.onnx.reader.joins import common_unit, rescaled
 from bitwright.interop.onnx.reader.levels import whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
+from bitwright.interop.onnx.reader.softmax import OPS, Softmax, softmax_of
 from bitwright.interop.onnx.reader.values import Array, Const, Floats, Step, Value
 from bitwright.ir import Attr, IntArray
 
@@ -29,19 +30,24 @@ class Output:
         edge: of the integer graph.
         is_label: indices of the largest scores, not reals.
         value: how the edge's levels become the file's numbers.
+        softmaxes: behind that, on the host.
     """
 
     name: str
     edge: str
     is_label: bool
     value: Value
+    softmaxes: tuple[Softmax, ...] = ()
 
     def reals(self, levels: IntArray) -> Array:
         """The file's own output, in its shape: levels ``(N, *frame)`` -> reals (indices as they
-        are). Elementwise operators behind the last quantizer are evaluated here, on the host.
+        are). Elementwise operators behind the last quantizer, and a softmax of the scores, are
+        evaluated here, on the host.
         """
         frame = np.asarray(levels)
         values = frame.astype(np.float64) if self.is_label else self.value.reals(frame)
+        for softmax in self.softmaxes:
+            values = softmax(values)
         if self.value.order is None:
             return np.moveaxis(values, -1, 1) if values.ndim > 2 else values
         flat = values.reshape(len(values), -1)
@@ -188,14 +194,16 @@ def _topk(low: Importer, node: OnnxNode) -> Value:
 
 def _softmax(low: Importer, node: OnnxNode) -> Value:
     low.notes.append(f"{node.where} is left to the host: it does not change the order of scores")
-    return low.data(node, 0)
+    value = low.settled(low.data(node, 0), node)
+    before = low.softmaxes.get(node.inputs[0], ())
+    low.softmaxes[node.outputs[0]] = (*before, softmax_of(node, low.order(value)))
+    return value
 
 
 HANDLERS = {
     "ArgMax": _argmax,
     "TopK": _topk,
-    "Softmax": _softmax,
-    "LogSoftmax": _softmax,
+    **dict.fromkeys(OPS, _softmax),
 }
 
 
@@ -217,7 +225,7 @@ def finish(low: Importer, names: tuple[str, ...]) -> tuple[Output, ...]:
             value = _scores(low, value, node)
         if value.edge not in low.made:
             raise node.error("is the network's input", "there is nothing to build")
-        found.append(Output(name, value.edge, False, value))
+        found.append(Output(name, value.edge, False, value, low.softmaxes.get(name, ())))
     scores = [o for o in found if not o.is_label]
     if len(found) == 1 and scores and len(low.frame(scores[0].value)) == 1 and low.rankable:
         node = OnnxNode("label", "TopK", "", (), ())

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run by itself: an ONNX file and images -> its first output, by QONNX's executor; see `compare`.
+
+ONNX Runtime is a large library in C++ that gets a stranger's file here: what it takes, and whether
+it crashes, costs a process of its own and nothing else. Nothing of ours is imported.
+
+    python compare_child.py FILE.onnx IMAGES.npy OUT.npy BATCH MEMORY SECONDS
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_LIMITS = runpy.run_path(str(Path(__file__).parents[3] / "base" / "tools" / "confine.py"))
+_ERRORS = 3
+
+
+class Runner:
+    """The file, for batches of any size."""
+
+    def __init__(self, body: bytes) -> None:
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when its library is loaded
+        import onnxruntime
+
+        onnxruntime.disable_telemetry_events()
+        onnxruntime.set_default_logger_severity(_ERRORS)
+        import onnx
+        from onnx.helper import tensor_dtype_to_np_dtype
+        from qonnx.core import onnx_exec
+        from qonnx.core.modelwrapper import ModelWrapper
+        from qonnx.transformation.infer_shapes import InferShapes
+
+        self._body, self._onnx, self._type = body, onnx, tensor_dtype_to_np_dtype
+        self._execute, self._wrap, self._infer = onnx_exec.execute_onnx, ModelWrapper, InferShapes
+
+    def run(self, part: Any, *, as_written: bool) -> Any:
+        """The first output; with the batch size of the file, or that of the part."""
+        model = self._onnx.ModelProto.FromString(self._body)
+        (entry,) = model.graph.input
+        if not as_written:
+            for info in (entry, *model.graph.output):
+                if info.type.tensor_type.shape.dim:  # a file need not say the shape of its output
+                    info.type.tensor_type.shape.dim[0].dim_value = len(part)
+            del model.graph.value_info[:]
+        with warnings.catch_warnings():
+            # It complains of every tensor whose size follows the new batch.
+            warnings.simplefilter("ignore")
+            wrapped = self._wrap(model).transform(self._infer())
+            kind = self._type(entry.type.tensor_type.elem_type)
+            values = self._execute(wrapped, {entry.name: part.astype(kind)})
+        return np.asarray(values[model.graph.output[0].name])
+
+
+def chunks(images: Any, batch: int) -> Iterator[Any]:
+    """Some images at a time."""
+    for start in range(0, len(images), batch):
+        yield images[start : start + batch]
+
+
+def scores(runner: Runner, images: Any, batch: int) -> Any:
+    """Of all images."""
+    parts = []
+    for part in chunks(images, batch):
+        try:
+            parts.append(runner.run(part, as_written=False))
+        except MemoryError:
+            raise
+        except Exception:  # a Reshape to one image, say: as it is written, one by one
+            parts += [runner.run(image, as_written=True) for image in chunks(part, 1)]
+    return np.concatenate(parts)
+
+
+def main() -> None:
+    """Read, run, write; what is wrong goes to standard error in one line."""
+    source, images, target, batch, memory, seconds = sys.argv[1:]
+    try:
+        runner = Runner(Path(source).read_bytes())
+        _LIMITS["confine"](int(memory), int(seconds))
+        given = np.load(images, mmap_mode="r", allow_pickle=False)
+        np.save(target, scores(runner, given, int(batch)))
+    except MemoryError:
+        sys.exit(_LIMITS["NO_MEMORY"])
+    except Exception as error:  # ONNX Runtime and QONNX raise many kinds: each is the file's fault
+        print(_LIMITS["said"](error), file=sys.stderr)
+        sys.exit(_LIMITS["WRONG"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained network: its file, its sums by any backend, its decisions (spec 2.7, 2.15)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.base.errors import BitwrightError, DataError
+from bitwright.base.files import atomic_write, read_bytes
+from bitwright.ir.executor.xnor import BinaryMatrix
+from bitwright.papers.bnn_soc.numbers import Floats, activate
+from bitwright.papers.bnn_soc.packing import pack32, unpack32, words_of
+from bitwright.papers.bnn_soc.settings import Settings
+
+FORMAT = "bitwright-bnn-1"
+#: From the number of a layer and activations (N, inputs) to unscaled sums (N, outputs).
+Product = Callable[[int, NDArray[Any]], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network that is trained.
+
+    Attributes:
+        settings: what it is, and how it was trained.
+        weights: (outputs, inputs) of each layer: float masters, or +1 and -1 of a packed file.
+        biases: one a unit, or None.
+    """
+
+    settings: Settings
+    weights: tuple[NDArray[Any], ...]
+    biases: tuple[Floats | None, ...]
+
+    def __post_init__(self) -> None:
+        """Sizes must be those of the settings; `DataError`."""
+        s = self.settings
+        shapes = [w.shape for w in self.weights]
+        expected = [(s.sizes[i + 1], s.sizes[i]) for i in range(s.layers)]
+        if shapes != expected or len(self.biases) != s.layers:
+            raise DataError(f"expected weights {expected}, got {shapes}", where="model")
+
+    def signs(self, layer: int) -> NDArray[np.int8]:
+        """The binary copy of a layer's weights."""
+        return np.where(self.weights[layer] >= 0, 1, -1).astype(np.int8)
+
+    def cpu(self, engine: str | None = None, threads: int = 1) -> Product:
+        """Products of this processor; `BinaryMatrix` has the engines of binarized networks."""
+        if not self.settings.binary:
+            return lambda layer, x: x.astype(np.float32) @ self.weights[layer].T
+        matrices = [BinaryMatrix(self.signs(layer)) for layer in range(self.settings.layers)]
+        return lambda layer, x: matrices[layer].product(x, engine=engine, threads=threads)
+
+    def sums(self, images: NDArray[np.uint8], product: Product | None = None) -> Floats:
+        """Scaled sums of the output units, (N, classes).
+
+        Args:
+            images: (N, H, W) or (N, pixels) of bytes.
+            product: by default `cpu`.
+
+        Raises:
+            DataError: images of another size or depth.
+        """
+        s = self.settings
+        flat = images.reshape(len(images), -1) if images.ndim > 1 else images[None]
+        if flat.dtype != np.uint8 or flat.shape[1] != s.sizes[0]:
+            raise DataError(
+                f"expected images of {s.sizes[0]} bytes, got {images.shape[1:]} of {images.dtype}",
+                where="images",
+                hint="grey images of 8 bits, 28 x 28 for the document's networks",
+            )
+        product = product or self.cpu()
+        x = s.input_values()[flat]
+        z = x
+        for layer in range(s.layers):
+            given = x.astype(np.int8) if s.binary else x
+            z = np.asarray(product(layer, given), dtype=np.float32)
+            if s.scale_sum == "fan_in":
+                z = z / np.float32(s.sizes[layer])
+            bias = self.biases[layer]
+            if bias is not None:
+                z = z + bias
+            x = activate(s.act_forward, z)
+            if s.binary:
+                x = np.where(x >= 0, 1, -1).astype(np.float32)
+        return z
+
+    def save(self, path: Path, *, packed: bool = False) -> None:
+        """Write a safetensors file: floats, or one bit a weight (binarized networks only)."""
+        from safetensors.numpy import save
+
+        arrays: dict[str, NDArray[Any]] = {}
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True), 1):
+            if packed:
+                arrays[f"layer{number}.packed"] = pack32(np.ascontiguousarray(weight))
+            else:
+                arrays[f"layer{number}.weight"] = np.ascontiguousarray(weight, dtype=np.float32)
+            if bias is not None:
+                arrays[f"layer{number}.bias"] = bias
+        if packed and not self.settings.binary:
+            raise DataError("a float network has no packed weights", where=str(path))
+        about = {"format": FORMAT, "settings": json.dumps(asdict(self.settings))}
+        atomic_write(path, save(arrays, metadata=about))
+
+    @classmethod
+    def load(cls, path: Path) -> Model:
+        """Read what `save` wrote.
+
+        Raises:
+            DataError: no such file, or sizes of settings and arrays that do not match.
+        """
+        where = str(path)
+        hint = "a file that `bitwright bnn train` wrote"
+        about, arrays = _opened(read_bytes(path), where, hint)
+        try:
+            fields = json.loads(about["settings"])
+            settings = Settings().changed(**{**fields, "sizes": tuple(fields["sizes"])})
+        except (BitwrightError, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"its settings are damaged: {error}", where=where, hint=hint) from error
+        weights, biases = [], []
+        for number in range(1, settings.layers + 1):
+            weights.append(_matrix(arrays, settings, number, where))
+            bias = arrays.get(f"layer{number}.bias")
+            if (bias is not None) != settings.bias or (
+                bias is not None and bias.shape != (settings.sizes[number],)
+            ):
+                raise DataError(f"biases of layer {number} do not match", where=where, hint=hint)
+            biases.append(bias)
+        return cls(settings, tuple(weights), tuple(biases))
+
+
+def _opened(content: bytes, where: str, hint: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Metadata and arrays of a safetensors file."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        length = int.from_bytes(content[:8], "little")
+        about = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+        arrays = load(content)
+    except (SafetensorError, ValueError, KeyError, AttributeError) as error:
+        raise DataError(f"no safetensors file: {error}", where=where, hint=hint) from error
+    if about.get("format") != FORMAT:
+        raise DataError("holds no network of this kind", where=where, hint=hint)
+    return about, arrays
+
+
+def _matrix(arrays: dict[str, Any], s: Settings, number: int, where: str) -> NDArray[Any]:
+    outputs, inputs = s.sizes[number], s.sizes[number - 1]
+    packed, plain = (arrays.get(f"layer{number}.{name}") for name in ("packed", "weight"))
+    if packed is not None and packed.dtype == np.uint32 and s.binary:
+        if packed.shape != (outputs, words_of(inputs)):
+            raise DataError(
+                f"layer {number} of {inputs} inputs and {outputs} units takes {outputs} rows of "
+                f"{words_of(inputs)} words, the file has {packed.shape}",
+                where=where,
+                hint="the file is damaged, or its sizes are those of another network",
+            )
+        return unpack32(packed, inputs)
+    if plain is not None and plain.dtype == np.float32 and np.isfinite(plain).all():
+        return plain  # type: ignore[no-any-return]
+    raise DataError(f"no weights of layer {number}", where=where)
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What a test set became (spec 2.7).
+
+    Attributes:
+        classes: of each image, by the largest sum.
+        argmax: share of them that is right.
+        strict: share whose outputs all are on their side of the threshold.
+        confusion: (true, found) counts of ``classes``.
+    """
+
+    classes: NDArray[np.int64]
+    argmax: float
+    strict: float
+    confusion: NDArray[np.int64]
+
+
+def decide(
+    settings: Settings, sums: Floats, labels: NDArray[np.int64], threshold: float | None = None
+) -> Decisions:
+    """Classes by both rules.
+
+    Args:
+        threshold: outputs count as +1 from here on and as -1 up to minus this; by default 1 for a
+            binarized network, 0 for a float one, whose outputs show a trend early (spec 2.7).
+    """
+    output = activate(settings.act_forward, sums)
+    if settings.binary:
+        output = np.where(output >= 0, 1, -1)
+    limit = (1.0 if settings.binary else 0.0) if threshold is None else threshold
+    count = sums.shape[1]
+    wanted = np.arange(count) == labels[:, None]
+    right = np.where(wanted, output >= limit, (output <= -limit) & (output < max(limit, 1e-30)))
+    classes = sums.argmax(axis=1)
+    confusion = np.zeros((count, count), dtype=np.int64)
+    np.add.at(confusion, (labels, classes), 1)
+    return Decisions(
+        classes, float((classes == labels).mean()), float(right.all(axis=1).mean()), confusion
+    )
