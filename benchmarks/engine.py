@@ -61,6 +61,7 @@ class System:
 _SDRAM = MemoryModel(latency=20, beats_per_cycle=0.45)
 SYSTEMS = {
     "e256": System(ENGINES["e256"], _SDRAM, 62.5),
+    "e256-2": System(ENGINES["e256-2"], _SDRAM, 62.5),
     "e1024": System(ENGINES["e1024"], _SDRAM, 62.5),
     "zu9eg": System(
         replace(ENGINES["e2048"], constants=Constants(bytes_per_cycle=20.0)),
@@ -154,7 +155,7 @@ def on_rtl(graph: Graph, image: EngineImage, memory: MemoryModel) -> dict[str, i
     config = image.config
     with tempfile.TemporaryDirectory() as folder:
         emit_engine(config, Path(folder) / "rtl", dsps=fitting_dsps(config, DSPS))
-        simulator = Simulator.build(Path(folder) / "rtl", cycles=10**9)
+        simulator = Simulator.build(Path(folder) / "rtl")
         feeds = random_feeds(graph, 1, np.random.default_rng(0))
         frame, stalls = (
             {e: levels[0] for e, levels in feeds.items()},
@@ -192,9 +193,10 @@ def write_table(rows: dict[str, Any]) -> None:
         "# The programmed engine on networks of the zoo",
         "",
         "By `benchmarks/engine.py`. Cycles are those of `bitwright.engine.timing`, which tests "
-        "hold to the simulated RTL, instruction by instruction. e256 and e1024: a memory of 0.45 "
-        "words of 8 bytes a cycle and a latency of 20, 62.5 MHz; zu9eg: 8x16x16, a word of 16 "
-        "bytes a cycle, latency 60, 300 MHz, beside the published DPU's B4096 on that device "
+        "hold to the simulated RTL, instruction by instruction. e256 (and e256-2, with two post "
+        "lanes a pixel), e1024: a memory of 0.45 words of 8 bytes a cycle and a latency of 20, "
+        "62.5 MHz; zu9eg: 8x16x16 with two post lanes a pixel, a word of 16 bytes a cycle, latency "
+        "60, 300 MHz, beside the published DPU's B4096 on that device "
         "(0.69, 1.11, 1.78 ms). Clocks are assumed here. Batch 1, eight bits where nothing else is "
         "said, convolution-first DenseNets at 32 x 32, SkyNet at 160 x 320. Utilisation: "
         "multiply-accumulates of convolutions and dense layers by what the array could do in that "
@@ -209,7 +211,7 @@ def write_table(rows: dict[str, Any]) -> None:
     ]
     for key, row in sorted(rows.items(), key=lambda item: item[0].split("@")[::-1]):
         name, engine = key.split("@")
-        wanted = NETWORKS[name][3] if engine == "e256" else None
+        wanted = NETWORKS[name][3] if engine.startswith("e256") else None
         waits = ", ".join(f"{u} {c:,}" for u, c in row["waits"].items() if c)
         faster = (
             f"{_DPU_MS[name] / row['ms']:.1f} x" if engine == "zu9eg" and name in _DPU_MS else ""

@@ -5,6 +5,7 @@ model, whatever that memory does.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from tests.engine_rtl import check_memory
 
 from bitwright.base.errors import GraphError, ProgramError
 from bitwright.engine.checker import check_program
-from bitwright.engine.config import ENGINES
+from bitwright.engine.config import ENGINES, EngineConfig
 from bitwright.engine.emulator import Memory, emulate
 from bitwright.engine.isa import (
     Buffer,
@@ -38,19 +39,33 @@ from bitwright.sim.engines import check_cycles
 L, X, S = 1 << Unit.LOAD, 1 << Unit.EXECUTE, 1 << Unit.STORE
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Simulator:
-    """A small engine; half of its products are multipliers of the device, half look-up tables."""
-    folder = tmp_path_factory.mktemp("engine") / "rtl"
-    emit_engine(SMALL, folder, dsps=SMALL.lanes // 2)
+#: The same with results that leave two a cycle.
+FAST = replace(SMALL, post_lanes=2)
+
+
+def built(config: EngineConfig, folder: Path) -> Simulator:
+    """Half of its products are multipliers of the device, half look-up tables."""
+    emit_engine(config, folder, dsps=config.lanes // 2)
     return Simulator.build(folder)
 
 
-def check_random_program(engine: Simulator, seed: int) -> None:
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Simulator:
+    """A small engine."""
+    return built(SMALL, tmp_path_factory.mktemp("engine") / "rtl")
+
+
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory: pytest.TempPathFactory) -> Simulator:
+    """A small engine with two post lanes a pixel."""
+    return built(FAST, tmp_path_factory.mktemp("fast") / "rtl")
+
+
+def check_random_program(engine: Simulator, seed: int, config: EngineConfig = SMALL) -> None:
     """Two runs of a random program on a memory with stalls, some after a reset in mid-run: all of
     the memory is the emulator's, all cycles are the timing model's.
     """
-    program, before, after = random_program(SMALL, seed)
+    program, before, after = random_program(config, seed)
     stalls = standard_stalls(seed)[seed % 4]
     reset = 100 + 37 * seed % 3000 if seed % 3 == 0 else None
     job = ProgramJob(before.words.tobytes(), writes=({}, {}), pause=seed % 5, reset_at=reset)
@@ -58,7 +73,7 @@ def check_random_program(engine: Simulator, seed: int) -> None:
     assert isinstance(halt, Halt)
     size = before.words.size
     timing = simulate(
-        program, SMALL, stalls.memory, size, seed=stalls.seed, runs=2, pause=seed % 5
+        program, config, stalls.memory, size, seed=stalls.seed, runs=2, pause=seed % 5
     )  # fmt: skip
     for number, run in enumerate(run_program(engine, job, stalls)):
         assert (run.code, run.error) == (halt.code, 0)
@@ -73,11 +88,17 @@ def test_random_programs(engine: Simulator, first: int) -> None:
         check_random_program(engine, seed)
 
 
+def test_random_programs_with_two_post_lanes(fast: Simulator) -> None:
+    for seed in range(30, 40):
+        check_random_program(fast, seed, FAST)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(100, 1100, 50))
-def test_a_thousand_random_programs(engine: Simulator, first: int) -> None:
+def test_a_thousand_random_programs(engine: Simulator, fast: Simulator, first: int) -> None:
     for seed in range(first, first + 50):
         check_random_program(engine, seed)
+        check_random_program(fast, seed, FAST)
 
 
 def copier(words: int, source: int, target: int) -> tuple[Instruction, ...]:

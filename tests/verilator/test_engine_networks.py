@@ -6,7 +6,7 @@ emulator's, begin and end of every instruction == the timing model's.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +35,15 @@ CONFIGS = {
     "4x8x8": EngineConfig(pixels=4, feature_words=256, weight_rows=64, parameter_rows=32),
     "16x8x8": EngineConfig(pixels=16, feature_words=256, weight_rows=64, parameter_rows=32),
     "8x16x16": EngineConfig(
-        pixels=8, lanes=16, outputs=16, feature_words=256, weight_rows=64, parameter_rows=64
+        pixels=8,
+        lanes=16,
+        outputs=16,
+        feature_words=256,
+        weight_rows=64,
+        parameter_rows=64,
+        post_lanes=2,
     ),
+    "2x8x8, two post lanes": replace(SMALL, post_lanes=2),
     "e256": ENGINES["e256"],
 }
 

@@ -13,6 +13,7 @@ from math import log2
 
 from bitwright.base.errors import TargetError
 from bitwright.base.files import parse_json
+from bitwright.engine.isa import Post, Result
 
 #: Bits of a row of the parameter memory: 15 thresholds and the flip of a channel, or the records
 #: of 8 channels.
@@ -75,6 +76,8 @@ class EngineConfig:
         nibbles: whether a lane also takes two values of 4 bits.
         tables: whether the post lanes have lookup tables.
         multiplier_bits, offset_bits: of a requantization; together 64.
+        post_lanes: of a pixel, 1 or 2: with 2, results of 8 or 4 bits that are requantized without
+            a lookup leave two a cycle.
         constants: what the RTL adds to the cycle formulas.
 
     Raises:
@@ -91,6 +94,7 @@ class EngineConfig:
     tables: bool = True
     multiplier_bits: int = 18
     offset_bits: int = 46
+    post_lanes: int = 1
     constants: Constants = field(default_factory=Constants)
 
     def __post_init__(self) -> None:
@@ -123,6 +127,8 @@ class EngineConfig:
                 f"{self.offset_bits}",
                 where="engine",
             )
+        if self.post_lanes not in (1, 2):
+            raise TargetError(f"post_lanes must be 1 or 2, got {self.post_lanes}", where="engine")
         if self.weight_rows * self.outputs > 1 << 16:
             raise TargetError("the weight memory has more than 65536 words", where="engine")
 
@@ -143,6 +149,11 @@ class EngineConfig:
     def drain(self) -> int:
         """D: cycles in which a group's results leave, ``P * O`` through P post lanes."""
         return max(self.outputs, 8)
+
+    def leaves(self, post: Post, result: Result, lookup: bool) -> int:
+        """D for results of this kind: half of it where two post lanes of a pixel can work."""
+        fast = self.post_lanes == 2 and post == Post.REQUANT and result != Result.RAW
+        return self.drain // 2 if fast and not lookup else self.drain
 
     @property
     def raw_words(self) -> int:
@@ -200,10 +211,11 @@ class EngineConfig:
         return EngineConfig(**rest, constants=Constants(**inner))
 
 
-#: The engines with names; E256 is the one for an ECP5-85.
+#: The engines with names; E256 is the one for an ECP5-85, E256-2 has two post lanes a pixel.
 ENGINES = {
     "e128": EngineConfig(pixels=2, feature_words=1 << 14),
     "e256": EngineConfig(),
+    "e256-2": EngineConfig(post_lanes=2),
     "e1024": EngineConfig(pixels=16, weight_rows=1 << 11),
-    "e2048": EngineConfig(pixels=8, lanes=16, outputs=16, weight_rows=1 << 11),
+    "e2048": EngineConfig(pixels=8, lanes=16, outputs=16, weight_rows=1 << 11, post_lanes=2),
 }

@@ -49,14 +49,15 @@ class Timeline:
     cycles: int
 
 
-def exec_period(job: Exec, given: Input, config: EngineConfig) -> int:
+def exec_period(job: Exec, given: Input, finish: Output, config: EngineConfig) -> int:
     """Cycles for which an EXEC keeps unit X; its signal comes `exec_result` cycles later."""
     groups = job.outputs * job.groups_y * job.groups_x
     steps, drain = job.kc * job.kh * job.kw * given.passes, config.drain
+    leaves = config.leaves(finish.post, finish.result, bool(finish.lookup))
     # Values of an EXEC follow its first sums to the post lanes: they must not come there while
     # results of the EXEC before it still leave.
     late = drain - 1 if steps < drain else 0
-    return groups * max(steps, drain) + late + config.constants.exec_start
+    return groups * max(steps, leaves) + late + config.constants.exec_start
 
 
 def move_cycles(move: Load | Store, config: EngineConfig) -> float:
@@ -86,7 +87,7 @@ def timeline(program: Sequence[Instruction], config: EngineConfig) -> Timeline:
     taken: dict[tuple[int, int], int] = {}
     fetched = memory = 0.0
     complete = (0.0, -1)  # the last EXEC
-    setting = Input()
+    setting, finish = Input(), Output()
     spans: list[Span] = []
     for number, instruction, _ in expand(program):
         unit, queue = instruction.unit, begun[instruction.unit]
@@ -100,9 +101,11 @@ def timeline(program: Sequence[Instruction], config: EngineConfig) -> Timeline:
                 at, who = complete if other == unit else _take(given, taken, other, unit)
                 if at > begin:
                     begin, waited, giver = at, other, who
-        end, done, memory = _end(instruction, begin, setting, memory, config)
+        end, done, memory = _end(instruction, begin, (setting, finish), memory, config)
         if isinstance(instruction, Input):
             setting = instruction
+        if isinstance(instruction, Output):
+            finish = instruction
         if unit == Unit.EXECUTE and not isinstance(instruction, Input | Output):
             complete = done, number
         for other in _UNITS:
@@ -116,11 +119,15 @@ def timeline(program: Sequence[Instruction], config: EngineConfig) -> Timeline:
 
 
 def _end(
-    instruction: Instruction, begin: float, setting: Input, memory: float, config: EngineConfig
+    instruction: Instruction,
+    begin: float,
+    settings: tuple[Input, Output],
+    memory: float,
+    config: EngineConfig,
 ) -> tuple[float, float, float]:
     """When the unit is free, when the instruction is complete, when the memory is free."""
     if isinstance(instruction, Exec):
-        end = begin + exec_period(instruction, setting, config)
+        end = begin + exec_period(instruction, *settings, config)
         return end, end + config.constants.exec_result, memory
     if isinstance(instruction, Load | Store):
         # Loads and stores share the memory; whoever begins first has it.

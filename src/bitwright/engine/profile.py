@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.estimate import Span, Timeline, exec_period
-from bitwright.engine.isa import Buffer, Exec, Input, Instruction, Load, Store, Unit
+from bitwright.engine.isa import Buffer, Exec, Input, Instruction, Load, Output, Store, Unit
 from bitwright.engine.timing import Timing
 
 _UNITS = (Unit.LOAD, Unit.EXECUTE, Unit.STORE)
@@ -50,10 +50,12 @@ def exact_timeline(
     given: dict[tuple[int, int], list[int]] = {}
     taken: dict[tuple[int, int], int] = {}
     last_exec: int | None = None
-    setting, spans = Input(), []
+    setting, finish, spans = Input(), Output(), []
     for number, instruction in enumerate(program):
         if isinstance(instruction, Input):
             setting = instruction
+        if isinstance(instruction, Output):
+            finish = instruction
         if not isinstance(instruction, Load | Exec | Store):
             continue
         unit, begin = instruction.unit, int(begins[number])
@@ -71,7 +73,7 @@ def exact_timeline(
         latest, giver = max(came, default=(0, -1))
         late = latest > free[unit]
         if isinstance(instruction, Exec):
-            end, last_exec = begin + exec_period(instruction, setting, config), number
+            end, last_exec = begin + exec_period(instruction, setting, finish, config), number
         else:
             end = int(ends[number])
         spans.append(

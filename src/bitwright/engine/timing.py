@@ -20,7 +20,7 @@ from bitwright.base.errors import ProgramError
 from bitwright.base.native import INT, INT64, POINTER, Program
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.estimate import exec_period
-from bitwright.engine.isa import Buffer, Exec, Halt, Input, Instruction, Load, Loop, Store
+from bitwright.engine.isa import Buffer, Exec, Halt, Input, Instruction, Load, Loop, Output, Store
 from bitwright.engine.sdram import SDRAM_TIMES
 
 Cycles = NDArray[np.int64]
@@ -140,15 +140,17 @@ def simulate(
 
 def _table(program: Sequence[Instruction], config: EngineConfig) -> NDArray[np.int64]:
     """The rows that timing.cpp reads, up to and with HALT."""
-    rows, given = [], Input()
+    rows, given, finish = [], Input(), Output()
     for number, instruction in enumerate(program):
         row = [_CONF, instruction.wait, instruction.signal, *(0,) * (_FIELDS - 3)]
         if isinstance(instruction, Loop):
             raise ProgramError("LOOP is not timed", where=f"instruction {number}")
         if isinstance(instruction, Input):
             given = instruction
+        if isinstance(instruction, Output):
+            finish = instruction
         if isinstance(instruction, Exec):
-            row[0], row[3] = _EXEC, exec_period(instruction, given, config)
+            row[0], row[3] = _EXEC, exec_period(instruction, given, finish, config)
         if isinstance(instruction, Load | Store):
             features = isinstance(instruction, Store) or instruction.buffer == Buffer.FEATURES
             row[0] = _LOAD if isinstance(instruction, Load) else _STORE

@@ -44,6 +44,7 @@ def parameters(config: EngineConfig, *, dsps: int | None = None) -> dict[str, in
         "FeatureWords": config.feature_words,
         "WeightRows": config.weight_rows,
         "ParameterRows": config.parameter_rows,
+        "PostLanes": config.post_lanes,
     }
 
 
@@ -51,7 +52,7 @@ def fitting_dsps(config: EngineConfig, multipliers: float) -> int:
     """Lanes of a dot product that can be multipliers of a device with so many: a product each, and
     two in every post lane.
     """
-    left = int(multipliers) - 2 * config.pixels
+    left = int(multipliers) - 2 * config.pixels * config.post_lanes
     return max(0, min(config.lanes, left // (config.pixels * config.outputs)))
 
 

@@ -39,6 +39,15 @@ def parameter_rows(layer: Layer, config: EngineConfig) -> int:
     return config.outputs // 8
 
 
+def leaves_in(layer: Layer, config: EngineConfig) -> int:
+    """Cycles in which the results of a group of the layer leave."""
+    post = layer.post
+    if post is None:
+        return config.drain
+    kind = Post.REQUANT if post.thresholds is None else Post.THRESHOLD
+    return config.leaves(kind, post.result, post.tables is not None)
+
+
 def execs(
     layer: Layer, part: Part, rows: tuple[int, int], where: Where, config: EngineConfig
 ) -> Iterator[Action]:
@@ -112,7 +121,7 @@ def _choose(
             groups = (-(-frame.down // down), -(-frame.across // across))
             if max(groups) > _MOST_GROUPS:
                 continue
-            cycles = groups[0] * groups[1] * max(steps * passes, config.drain)
+            cycles = groups[0] * groups[1] * max(steps * passes, leaves_in(layer, config))
             if best is None or cycles < best[0]:
                 best = cycles, frame, patch, passes
     assert best is not None

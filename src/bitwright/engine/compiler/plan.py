@@ -13,6 +13,7 @@ from math import gcd
 
 from bitwright.base.errors import ModelError
 from bitwright.engine.compiler.front import Network
+from bitwright.engine.compiler.nests import leaves_in
 from bitwright.engine.compiler.segments import BUFFERS, Buffers, Plan, Segment, Wish
 from bitwright.engine.compiler.values import Layer, Value
 from bitwright.engine.config import EngineConfig
@@ -358,8 +359,9 @@ def layer_cycles(layer: Layer, config: EngineConfig) -> int:
     """Cycles of the array for a whole layer, but for what groups at the borders waste."""
     passes = gcd(layer.stride[1], config.pixels)
     groups = -(-layer.out.height * layer.out.width // config.pixels)
+    leaves = leaves_in(layer, config)
     return groups * sum(
-        part.groups * max(part.planes * layer.taps * passes, config.drain) for part in layer.parts
+        part.groups * max(part.planes * layer.taps * passes, leaves) for part in layer.parts
     )
 
 

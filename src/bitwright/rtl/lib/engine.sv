@@ -13,6 +13,7 @@ module engine #(
   parameter int FeatureWords  = 32768,
   parameter int WeightRows    = 1024,
   parameter int ParameterRows = 512,
+  parameter int PostLanes     = 1,  // of a pixel: 1 or 2
   parameter int AddrWidth     = 32,
   localparam int Width        = 8 * Lanes
 ) (
@@ -113,7 +114,8 @@ module engine #(
 
   engine_units #(
     .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .FeatureWords(FeatureWords),
-    .WeightRows(WeightRows), .ParameterRows(ParameterRows), .AddrWidth(AddrWidth)
+    .WeightRows(WeightRows), .ParameterRows(ParameterRows), .PostLanes(PostLanes),
+    .AddrWidth(AddrWidth)
   ) i_units (
     .clk_i(ap_clk), .rst_ni(ap_rst_n), .clear_i(go), .even_i(even_q), .base_i(gmem0_base),
     .valid_i(unit_valid), .ready_o(unit_ready), .word_i(word), .go_o(started), .done_o(complete),

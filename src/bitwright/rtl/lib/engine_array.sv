@@ -3,6 +3,7 @@
 // last_i: it ends it. The finished sums leave for the drain, one output of all pixels a cycle,
 // lowest first: the last word in cycle t, sums of output n in t + Latency + 2 + n, with drain_i
 // high for one cycle in front of the first. Sums of the next group may end Outputs cycles later.
+// With two PostLanes, sums_o has those of output n + 1, too, and with fast_i they leave by twos.
 // signed_i, nibbles_i (lanes hold two of 4 bits), max_i (the largest product instead of the sum)
 // and kept_i (of every pixel: 0 leaves the product out) belong to the word; nothing kept is 0, or
 // the smallest number.
@@ -13,6 +14,7 @@ module engine_array #(
   parameter int Lanes    = 8,
   parameter int Dsps     = 8,
   parameter int AccWidth = 32,
+  parameter int PostLanes = 1,
   localparam int Latency = 3 + $clog2(Lanes) + 1
 ) (
   input  logic                       clk_i,
@@ -26,8 +28,9 @@ module engine_array #(
   input  logic [Pixels-1:0]          kept_i,
   input  logic [Pixels*Lanes*8-1:0]  features_i,
   input  logic [Outputs*Lanes*8-1:0] weights_i,
+  input  logic                       fast_i,    // of the sums that leave
   output logic                       drain_o,
-  output logic [Pixels*AccWidth-1:0] sums_o
+  output logic [PostLanes*Pixels*AccWidth-1:0] sums_o
 );
   localparam int SumWidth = 17 + $clog2(Lanes);
 
@@ -76,7 +79,7 @@ module engine_array #(
 
   // Sums of a finished group shift out while the next group is summed.
   logic [Outputs*Pixels*AccWidth-1:0] acc_q, drain_q;
-  assign sums_o = drain_q[0 +: Pixels*AccWidth];
+  assign sums_o = drain_q[0 +: PostLanes*Pixels*AccWidth];
 
   for (genvar o = 0; o < Outputs; o++) begin : gen_output
     for (genvar p = 0; p < Pixels; p++) begin : gen_pixel
@@ -106,7 +109,11 @@ module engine_array #(
 
   always_ff @(posedge clk_i) begin : p_drain
     if (drain_o) drain_q <= acc_q;
-    else drain_q <= drain_q >> (Pixels * AccWidth);
+    else drain_q <= PostLanes == 2 && fast_i ? drain_q >> (2 * Pixels * AccWidth)
+                                             : drain_q >> (Pixels * AccWidth);
   end
+
+  logic unused;
+  assign unused = fast_i;
 endmodule
 `default_nettype wire

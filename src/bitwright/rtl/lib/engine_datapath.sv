@@ -13,6 +13,7 @@ module engine_datapath #(
   parameter int CoordWidth = 17,
   parameter int Rows       = 512,
   parameter int OutWidth   = 12,
+  parameter int PostLanes  = 1,
   localparam int Width     = 8 * Lanes,
   localparam int Flight    = 4 + 4 + $clog2(Lanes),
   localparam int BankWidth = $clog2(Pixels),
@@ -51,7 +52,7 @@ module engine_datapath #(
   output logic [$clog2(Rows)-1:0]    parameter_row_o,
   output logic [2:0]                 parameter_slot_o,
   input  logic [511:0]               parameters_i,
-  input  logic [63:0]                record_i,
+  input  logic [127:0]               records_i,
   output logic                       look_o,
   output logic [$clog2(Lanes)-1:0]   table_o,
   output logic [Pixels*8-1:0]        bytes_o,
@@ -89,8 +90,8 @@ module engine_datapath #(
   );
 
   // Array.
-  logic ready, first, last, is_signed, is_max, nibbles, valid, drain;
-  logic [Pixels*32-1:0] sums;
+  logic ready, first, last, is_signed, is_max, nibbles, valid, drain, fast;
+  logic [PostLanes*Pixels*32-1:0] sums;
 
   engine_delay #(.Width(6), .Cycles(4)) i_flags (
     .clk_i, .data_i({tap_ready_i, tap_first_i, tap_last_i, tap_signed_i, tap_max_i, bits[0]}),
@@ -99,11 +100,12 @@ module engine_datapath #(
   engine_strobe #(.Cycles(4)) i_valid (.clk_i, .rst_ni, .data_i(tap_valid_i), .data_o(valid));
 
   engine_array #(
-    .Pixels(Pixels), .Outputs(Lanes), .Lanes(Lanes), .Dsps(Dsps)
+    .Pixels(Pixels), .Outputs(Lanes), .Lanes(Lanes), .Dsps(Dsps), .PostLanes(PostLanes)
   ) i_array (
     .clk_i, .rst_ni, .valid_i(valid && ready), .first_i(first), .last_i(last),
     .signed_i(is_signed), .nibbles_i(nibbles), .max_i(is_max), .kept_i(kept),
-    .features_i(features), .weights_i, .drain_o(drain), .sums_o(sums)
+    .features_i(features), .weights_i, .fast_i(fast), .drain_o(drain),
+    .sums_o(sums)
   );
 
   // What goes with a group to its results, and values of an instruction on their way.
@@ -139,12 +141,14 @@ module engine_datapath #(
   end
 
   engine_finish #(
-    .Pixels(Pixels), .Lanes(Lanes), .AddrWidth(AddrWidth), .Rows(Rows), .OutWidth(OutWidth)
+    .Pixels(Pixels), .Lanes(Lanes), .AddrWidth(AddrWidth), .Rows(Rows), .OutWidth(OutWidth),
+    .PostLanes(PostLanes)
   ) i_finish (
     .clk_i, .rst_ni, .slot_i, .drain_i(drain), .sums_i(sums), .group_i(group), .info_i(info),
-    .output_i(output_2_q), .exec_i(exec_2_q), .begin_o(drain_begin), .late_output_i(output_3_q),
+    .fast_o(fast), .output_i(output_2_q), .exec_i(exec_2_q), .begin_o(drain_begin),
+    .late_output_i(output_3_q),
     .late_exec_i(exec_3_q), .late_patch_i(patch_3_q), .parameter_o, .parameter_row_o,
-    .parameter_slot_o, .parameters_i, .record_i, .look_o, .table_o, .bytes_o, .bytes_i, .write_o,
+    .parameter_slot_o, .parameters_i, .records_i, .look_o, .table_o, .bytes_o, .bytes_i, .write_o,
     .write_banks_o, .write_rows_o, .write_strobes_o, .write_data_o
   );
 

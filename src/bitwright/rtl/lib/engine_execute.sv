@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Unit X: takes INPUT and OUTPUT (one cycle each; kept for the EXECs behind them) and EXEC. An EXEC
 // that is taken in cycle t keeps the unit for outputs * groups * max(taps * passes, Drain) + Start
-// cycles, and Drain - 1 more if taps * passes < Drain; it is complete (done_o) Result cycles behind
-// these. ready_i: its tokens are there; go_o: it takes them. Asserted: every EXEC takes just as
-// long, its last result is written by then, and its values do not reach what is still drained of
-// the EXEC before it.
+// cycles (with two PostLanes, Drain / 2 for requantized results of 8 or 4 bits without a lookup),
+// and Drain - 1 more if taps * passes < Drain; it is complete (done_o) Result cycles behind these.
+// ready_i: its tokens are there; go_o: it takes them. Asserted: every EXEC takes just as long, its
+// last result is written by then, and its values do not reach what is still drained of the EXEC
+// before it.
 `default_nettype none
 module engine_execute #(
   parameter int Pixels     = 4,
@@ -13,6 +14,7 @@ module engine_execute #(
   parameter int AddrWidth  = 15,
   parameter int WeightRows = 1024,
   parameter int Rows       = 512,
+  parameter int PostLanes  = 1,
   localparam int Width     = 8 * Lanes,
   localparam int Drain     = Lanes > 8 ? Lanes : 8,
   localparam int Start     = 8,
@@ -42,7 +44,7 @@ module engine_execute #(
   output logic [$clog2(Rows)-1:0]    parameter_row_o,
   output logic [2:0]                 parameter_slot_o,
   input  logic [511:0]               parameters_i,
-  input  logic [63:0]                record_i,
+  input  logic [127:0]               records_i,
   output logic                       look_o,
   output logic [$clog2(Lanes)-1:0]   table_o,
   output logic [Pixels*8-1:0]        bytes_o,
@@ -91,7 +93,7 @@ module engine_execute #(
 
   engine_walker #(
     .Pixels(Pixels), .AddrWidth(AddrWidth), .WeightWidth(WeightWidth), .Drain(Drain),
-    .Gap(Start - 1)
+    .Gap(Start - 1), .PostLanes(PostLanes)
   ) i_walker (
     .clk_i, .rst_ni, .start_i(start_q), .ready_o(free), .over_o(over), .input_i(input_q),
     .output_i(output_q), .exec_i(exec_q), .tap_valid_o(tap_valid), .tap_pass_o(tap_pass),
@@ -103,7 +105,8 @@ module engine_execute #(
   );
 
   engine_datapath #(
-    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .AddrWidth(AddrWidth), .Rows(Rows)
+    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .AddrWidth(AddrWidth), .Rows(Rows),
+    .PostLanes(PostLanes)
   ) i_datapath (
     .clk_i, .rst_ni, .slot_i, .tap_valid_i(tap_valid), .tap_pass_i(tap_pass),
     .tap_first_i(tap_first), .tap_last_i(tap_last), .tap_ready_i(tap_ready),
@@ -111,7 +114,7 @@ module engine_execute #(
     .tap_y_i(tap_y), .group_begin_i(group_begin), .group_right_i(group_right),
     .group_below_i(group_below), .group_output_i(group_output), .group_place_i(group_place),
     .input_i(input_q), .output_i(output_q), .exec_i(exec_q), .read_o, .read_rows_o, .read_data_i,
-    .weights_i, .parameter_o, .parameter_row_o, .parameter_slot_o, .parameters_i, .record_i,
+    .weights_i, .parameter_o, .parameter_row_o, .parameter_slot_o, .parameters_i, .records_i,
     .look_o, .table_o, .bytes_o, .bytes_i, .write_o, .write_banks_o, .write_rows_o,
     .write_strobes_o, .write_data_o
   );
@@ -130,16 +133,19 @@ module engine_execute #(
 
 `ifdef BITWRIGHT_CHECKS
   // From the fields of the instruction, how long it takes; from its start on, how long it took.
-  int expected_q, cycles_q, apart_q, steps;
+  int expected_q, cycles_q, apart_q, steps, leaves;
   logic any_q;  // there was a group since the reset
   assign steps = int'(exec_q[187:176]) * int'(exec_q[167:160]) * int'(exec_q[175:168])
                * int'(input_q[191:184]);
+
+  assign leaves = PostLanes == 2 && output_q[71:68] == '0 && output_q[75:72] != 4'd2
+                  && !output_q[76] ? Drain / 2 : Drain;
 
   always_ff @(posedge clk_i) begin : p_expected
     cycles_q <= start_q ? 2 : cycles_q + 1;
     if (start_q) begin
       expected_q <= int'(exec_q[199:192]) * int'(exec_q[123:112]) * int'(exec_q[139:128])
-                  * (steps > Drain ? steps : Drain) + Start + (steps < Drain ? Drain - 1 : 0);
+                  * (steps > leaves ? steps : leaves) + Start + (steps < Drain ? Drain - 1 : 0);
     end
     apart_q <= tap_last ? 1 : apart_q + 1;
     any_q   <= rst_ni & (any_q | tap_last);

@@ -9,6 +9,7 @@ module engine_finish #(
   parameter int AddrWidth = 15,
   parameter int Rows      = 512,
   parameter int OutWidth  = 12,
+  parameter int PostLanes = 1,
   localparam int Width     = 8 * Lanes,
   localparam int BankWidth = $clog2(Pixels),
   localparam int RowWidth  = AddrWidth - BankWidth,
@@ -18,9 +19,10 @@ module engine_finish #(
   input  logic                       rst_ni,
   input  logic                       slot_i,
   input  logic                       drain_i,
-  input  logic [Pixels*32-1:0]       sums_i,
+  input  logic [PostLanes*Pixels*32-1:0] sums_i,
   input  logic [OutWidth-1:0]        group_i,
   input  logic [InfoWidth-1:0]       info_i,
+  output logic                       fast_o,
   input  logic [255:0]               output_i,
   input  logic [255:0]               exec_i,
   output logic                       begin_o,
@@ -31,7 +33,7 @@ module engine_finish #(
   output logic [$clog2(Rows)-1:0]    parameter_row_o,
   output logic [2:0]                 parameter_slot_o,
   input  logic [511:0]               parameters_i,
-  input  logic [63:0]                record_i,
+  input  logic [127:0]               records_i,
   output logic                       look_o,
   output logic [$clog2(Lanes)-1:0]   table_o,
   output logic [Pixels*8-1:0]        bytes_o,
@@ -42,15 +44,16 @@ module engine_finish #(
   output logic [Lanes-1:0]           write_strobes_o,
   output logic [Pixels*Width-1:0]    write_data_o
 );
-  logic [3:0]  post, rounding, step, lookup;
+  logic [3:0]  post, rounding, step, lookup, result, late_post;
+  logic        late_fast;
   logic [7:0]  shift;
   logic [15:0] low, high, base, parameters;
 
   engine_fields_output i_output (
     .word_i(output_i), .post_o(post), .rounding_o(rounding), .shift_o(shift), .low_o(low),
     .high_o(high), .base_o(base), .step_o(step),
-    .lookup_o(lookup),
-    .wait_o(), .signal_o(), .plane_o(), .row_o(), .pixel_o(), .weights_o(), .result_o()
+    .lookup_o(lookup), .result_o(result),
+    .wait_o(), .signal_o(), .plane_o(), .row_o(), .pixel_o(), .weights_o()
   );
   engine_fields_exec i_exec (
     .word_i(exec_i), .parameters_o(parameters),
@@ -65,14 +68,20 @@ module engine_finish #(
   logic [InfoWidth-1:0]    info;
   logic [Pixels*Width-1:0] words;
 
+  // Two outputs a cycle: where there are lanes, records in the parameters, and words to fill.
+  assign fast_o    = PostLanes == 2 && post == '0 && result != 4'd2 && !lookup[0];
+  assign late_fast = PostLanes == 2 && late_post == '0 && late_result != 4'd2 && !late_lookup[0];
+
   engine_drain #(
-    .Pixels(Pixels), .Outputs(Lanes), .Rows(Rows), .InfoWidth(InfoWidth), .OutWidth(OutWidth)
+    .Pixels(Pixels), .Outputs(Lanes), .Rows(Rows), .InfoWidth(InfoWidth), .OutWidth(OutWidth),
+    .PostLanes(PostLanes)
   ) i_drain (
     .clk_i, .rst_ni, .drain_i, .sums_i, .output_i(group_i), .info_i,
     .row_i($clog2(Rows)'(parameters)), .threshold_i(post[0]),
     .rounding_i(rounding[2:0]), .shift_i(shift[5:0]), .low_i(low), .high_i(high),
-    .base_i(base[7:0]), .step_i(step[0]), .lookup_i(lookup[0]), .read_o(parameter_o),
-    .row_o(parameter_row_o), .slot_o(parameter_slot_o), .row_data_i(parameters_i), .record_i,
+    .base_i(base[7:0]), .step_i(step[0]), .lookup_i(lookup[0]), .fast_i(fast_o),
+    .late_fast_i(late_fast), .read_o(parameter_o),
+    .row_o(parameter_row_o), .slot_o(parameter_slot_o), .row_data_i(parameters_i), .records_i,
     .look_o, .table_o, .bytes_o, .bytes_i, .late_result_i(late_result[1:0]),
     .late_lookup_i(late_lookup[0]), .begin_o, .valid_o(valid), .number_o(number), .info_o(info),
     .words_o(words)
@@ -83,7 +92,8 @@ module engine_finish #(
 
   engine_fields_output i_late_output (
     .word_i(late_output_i), .plane_o(plane), .row_o(row), .pixel_o(pixel), .result_o(late_result),
-    .lookup_o(late_lookup), .wait_o(), .signal_o(), .weights_o(), .post_o(), .rounding_o(),
+    .lookup_o(late_lookup), .post_o(late_post), .wait_o(), .signal_o(), .weights_o(),
+    .rounding_o(),
     .shift_o(), .low_o(), .high_o(), .base_o(), .step_o()
   );
   engine_fields_exec i_late_exec (
@@ -102,7 +112,7 @@ module engine_finish #(
   );
 
   logic unused;
-  assign unused = ^{post, rounding, step, lookup, late_lookup, shift, base, late_result, info[0],
-                    plane, row, pixel, parameters};
+  assign unused = ^{result, late_post, post, rounding, step, lookup, late_lookup, shift, base,
+                    late_result, info[0], plane, row, pixel, parameters};
 endmodule
 `default_nettype wire

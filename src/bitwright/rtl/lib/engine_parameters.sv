@@ -18,7 +18,7 @@ module engine_parameters #(
   input  logic [RowWidth-1:0]  row_i,
   input  logic [2:0]           slot_i,
   output logic [511:0]         row_o,
-  output logic [63:0]          record_o
+  output logic [127:0]         records_o  // the one of the slot, and its neighbour (slot | 1)
 );
 `ifndef __ICARUS__  // version 11 has no elaboration tasks
   if (Words * Width != 512 || Words < 2) begin : gen_check
@@ -28,7 +28,7 @@ module engine_parameters #(
   localparam int WordWidth = $clog2(Words);
 
   logic [511:0] row;
-  logic [2:0]   slot_q;
+  logic [2:0]   slot_q, next;
 
   for (genvar w = 0; w < Words; w++) begin : gen_word
     mem_ram #(.Width(Width), .Depth(Rows), .Style(1)) i_ram (
@@ -39,10 +39,12 @@ module engine_parameters #(
     );
   end
 
+  assign next = slot_q | 3'd1;
+
   always_ff @(posedge clk_i) begin : p_slot
     slot_q   <= slot_i;
     row_o    <= row;
-    record_o <= row[int'(slot_q)*64 +: 64];
+    records_o <= {row[int'(next)*64 +: 64], row[int'(slot_q)*64 +: 64]};
   end
 endmodule
 `default_nettype wire

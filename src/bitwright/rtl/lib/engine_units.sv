@@ -11,6 +11,7 @@ module engine_units #(
   parameter int FeatureWords  = 32768,
   parameter int WeightRows    = 1024,
   parameter int ParameterRows = 512,
+  parameter int PostLanes     = 1,
   parameter int Queue         = 16,
   parameter int AddrWidth     = 32,
   localparam int Width        = 8 * Lanes
@@ -95,7 +96,7 @@ module engine_units #(
   logic [ParamWidth-1:0]      parameter_row;
   logic [2:0]                 parameter_slot;
   logic [511:0]               parameters;
-  logic [63:0]                record;
+  logic [127:0]               records;
   logic [Lanes-1:0]           write_strobes;
   logic                       look;
   logic [$clog2(Lanes)-1:0]   look_table;
@@ -105,14 +106,14 @@ module engine_units #(
 
   engine_execute #(
     .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .AddrWidth(FeatureWidth),
-    .WeightRows(WeightRows), .Rows(ParameterRows)
+    .WeightRows(WeightRows), .Rows(ParameterRows), .PostLanes(PostLanes)
   ) i_execute (
     .clk_i, .rst_ni, .slot_i(even_i), .valid_i(valid[1]), .ready_o(take[1]),
     .word_i(words[256 +: 256]), .ready_i(tokens[1]), .go_o(go_o[1]), .done_o(done_o[1]),
     .signal_o(give[7:4]), .idle_o(execute_idle), .read_o(read), .read_rows_o(read_rows),
     .read_data_i(read_data), .weight_o(weight), .weight_row_o(weight_row),
     .weights_i(weight_words), .parameter_o(parameter_read), .parameter_row_o(parameter_row),
-    .parameter_slot_o(parameter_slot), .parameters_i(parameters), .record_i(record),
+    .parameter_slot_o(parameter_slot), .parameters_i(parameters), .records_i(records),
     .look_o(look), .table_o(look_table), .bytes_o(look_bytes), .bytes_i(found_bytes),
     .write_o(write), .write_banks_o(write_banks), .write_rows_o(write_rows),
     .write_strobes_o(write_strobes), .write_data_o(write_data)
@@ -148,7 +149,7 @@ module engine_units #(
   engine_parameters #(.Rows(ParameterRows), .Width(Width)) i_parameters (
     .clk_i, .write_i(load[2]), .write_addr_i(ParamAddr'(load_addr)), .write_data_i(load_data),
     .read_i(parameter_read), .row_i(parameter_row), .slot_i(parameter_slot),
-    .row_o(parameters), .record_o(record)
+    .row_o(parameters), .records_o(records)
   );
   engine_tables #(.Readers(Pixels), .Tables(Lanes)) i_tables (
     .clk_i, .write_i(load[3]), .write_addr_i(load_addr[7:0]), .write_data_i(load_data),

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loop nest of EXEC, one tap a cycle (with 2^k passes: one in 2^k cycles):
 //   for o, gy, gx: for kc, kh, kw: tap
-// All counts are given less one. A group of pixels takes max(taps * passes, Drain) cycles, an
-// instruction its groups and Gap cycles: start_i in cycle t, first tap in t + 1, ready_o again in t
-// + groups + Gap; where a group has fewer than Drain steps (short_i), the first tap and all behind
-// it come Drain - 1 cycles later. So from the last tap of an instruction to the last tap of the
-// first group of the next one there are Drain + Gap + 1 cycles or more. Addresses and coordinates
-// are those of pixel 0 of the group; they wrap. Inputs must hold from start_i until ready_o. What
-// the outputs mean: engine_places.
+// All counts are given less one. A group of pixels takes max(taps * passes, Drain) cycles (fast_i:
+// Drain / 2), an instruction its groups and Gap cycles: start_i in cycle t, first tap in t + 1,
+// ready_o again in t + groups + Gap; where a group has fewer than Drain steps (short_i), the first
+// tap and all behind it come Drain - 1 cycles later. So from the last tap of an instruction to the
+// last tap of the first group of the next one there are Drain + Gap + 1 cycles or more. Addresses
+// and coordinates are those of pixel 0 of the group; they wrap. Inputs must hold from start_i until
+// ready_o. What the outputs mean: engine_places.
 `default_nettype none
 module engine_walk #(
   parameter int AddrWidth   = 15,
@@ -29,6 +29,7 @@ module engine_walk #(
   input  logic [7:0]             taps_x_i,
   input  logic [7:0]             passes_i,
   input  logic                   short_i,     // taps * passes < Drain
+  input  logic                   fast_i,      // a group's results leave in Drain / 2 cycles
   input  logic [AddrWidth-1:0]   start_addr_i,
   input  logic [6*AddrWidth-1:0] steps_i,     // o, gy, gx, kc, kh, kw; kw lowest
   input  logic [CoordWidth-1:0]  origin_x_i,
@@ -127,8 +128,8 @@ module engine_walk #(
     if (start_i || group_over) begin
       tapping_q    <= 1'b1;
       first_q      <= 1'b1;
-      drain_left_q <= DrainWidth'(Drain - 1);
-      drained_q    <= 1'b0;
+      drain_left_q <= DrainWidth'(fast_i ? Drain / 2 - 1 : Drain - 1);
+      drained_q    <= fast_i && Drain < 4;
     end else begin
       if (tap) first_q <= 1'b0;
       if (tap && taps_over) tapping_q <= 1'b0;

@@ -9,6 +9,7 @@ module engine_walker #(
   parameter int WeightWidth = 10,
   parameter int Drain       = 8,
   parameter int Gap         = 7,
+  parameter int PostLanes   = 1,
   localparam int BankWidth  = $clog2(Pixels),
   localparam int ShortWidth = $clog2(Drain)
 ) (
@@ -53,12 +54,12 @@ module engine_walker #(
   assign down = 4'(BankWidth) - patch;
 
   logic [15:0] place_plane, place_row, place_pixel;
-  logic [3:0]  order, result;
+  logic [3:0]  order, result, post, lookup;
 
   engine_fields_output i_output (
     .word_i(output_i), .plane_o(place_plane), .row_o(place_row), .pixel_o(place_pixel),
-    .weights_o(order), .result_o(result),
-    .wait_o(), .signal_o(), .post_o(), .lookup_o(), .rounding_o(), .shift_o(), .low_o(), .high_o(),
+    .weights_o(order), .result_o(result), .post_o(post), .lookup_o(lookup),
+    .wait_o(), .signal_o(), .rounding_o(), .shift_o(), .low_o(), .high_o(),
     .base_o(), .step_o()
   );
 
@@ -97,6 +98,7 @@ module engine_walker #(
     .outputs_i(12'(outputs) - 12'd1), .groups_y_i(groups_y - 12'd1), .groups_x_i(groups_x - 12'd1),
     .taps_c_i(kc_less), .taps_y_i(kh_less), .taps_x_i(kw_less), .passes_i(passes_less),
     .short_i(is_short),
+    .fast_i(PostLanes == 2 && post == '0 && result != 4'd2 && !lookup[0]),
     .start_addr_i(AddrWidth'(features)),
     .steps_i({AddrWidth'(out), AddrWidth'(row) << down, AddrWidth'(pixel) << patch,
               AddrWidth'(plane), AddrWidth'(tap_y), AddrWidth'(tap_x)}),
@@ -116,8 +118,8 @@ module engine_walker #(
   assign tap_max_o    = reduce[0];
 
   logic unused;
-  assign unused = ^{bits, signed_first, signed_rest, order, result, reduce, pixel, row, tap_x,
-                    tap_y, plane, out, features, weights, place, place_plane, place_row,
-                    place_pixel};
+  assign unused = ^{post, lookup, bits, signed_first, signed_rest, order, result, reduce, pixel,
+                    row, tap_x, tap_y, plane, out, features, weights, place, place_plane,
+                    place_row, place_pixel};
 endmodule
 `default_nettype wire
