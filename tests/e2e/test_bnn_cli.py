@@ -15,6 +15,8 @@ import pytest
 from bitwright.base.native import find_compiler
 from bitwright.cli.entry import run as cli
 from bitwright.papers.bnn_soc.course import PRESETS
+from bitwright.papers.bnn_soc.model import Model
+from bitwright.papers.bnn_soc.settings import Settings
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 FEW = "sizes=784-64-10"
@@ -87,6 +89,62 @@ def test_one_picture(folder: Path, tmp_path: Path, call: Callable[..., str]) -> 
     call("bnn", "classify", run, tmp_path / "noise.png", code=4)
     (run / "course.json").write_text('{"looks": []}')
     call("kpi", run, "--data", folder, "--device", "none", code=4)
+
+
+def bar(label: int, seed: int = 0) -> np.ndarray:
+    """A picture of the data set's kind."""
+    image = np.random.default_rng(seed).integers(0, 70, (28, 28))
+    image[2 * label + 3 : 2 * label + 7] += 120
+    return image.astype(np.uint8)
+
+
+def test_unsure_frames_are_labelled_and_learnt(
+    folder: Path, tmp_path: Path, call: Callable[..., str]
+) -> None:
+    """Two classes that the network never saw apart: after labels and training it knows them."""
+    from PIL import Image
+
+    run, frames, queue, new = (tmp_path / name for name in ("run", "frames", "queue", "new"))
+    train = ("bnn", "train", "bnn-1h", "--out", run, "--data", folder, "--set", FEW)
+    call(*train, "--cycles", 20, "--set", "rate_start=3e-6")
+    frames.mkdir()
+    for label in range(10):
+        Image.fromarray(bar(label)).save(frames / f"f{label}.png")
+    watch = ("bnn", "watch", run, frames, "--queue", queue, "--margin", 2, "--json")
+    seen = json.loads(call(*watch))
+    assert [one["name"] for one in seen] == [f"f{n}.png" for n in range(10)]
+    assert not any(one["sure"] for one in seen)  # no lead is so large
+    assert "nobody has labelled" in call("bnn", "retrain", run, queue, "--out", new, code=4)
+    rows = (queue / "labels.csv").read_text().splitlines()
+    assert rows[0] == "file,label,guess" and len(rows) == 11
+    filled = [row.split(",") for row in rows[1:]]
+    lines = [rows[0], *(f"{name},{name[1]},{guess}" for name, _, guess in filled)]
+    (queue / "labels.csv").write_text("\n".join(lines) + "\n")
+    call("bnn", "retrain", run, queue, "--out", new, "--passes", 60)
+    assert [o["label"] for o in json.loads(call(*watch[:2], new, *watch[3:]))] == list(range(10))
+    (queue / "labels.csv").write_text("file,label,guess\n../f1.png,1,0\n")
+    call("bnn", "retrain", run, queue, "--out", new, "--force", code=4)
+    (queue / "labels.csv").write_text("file,label,guess\nf1.png,11,0\n")
+    assert "no class" in call("bnn", "retrain", run, queue, "--out", new, "--force", code=4)
+
+
+def test_digits_in_a_large_picture(tmp_path: Path, call: Callable[..., str]) -> None:
+    """Weights that are the pictures of ten classes find those pictures, where they are."""
+    from PIL import Image
+
+    patterns = np.random.default_rng(0).integers(0, 2, (10, 28, 28))
+    settings = Settings(sizes=(784, 10))
+    weight = (2 * patterns - 1).reshape(10, -1).astype(np.float32)
+    Model(settings, (weight,), (None,)).save(tmp_path / "m.safetensors", packed=True)
+    picture = np.zeros((64, 120), np.uint8)
+    for (top, left), label in {(4, 8): 3, (36, 80): 7}.items():
+        picture[top : top + 28, left : left + 28] = 200 * patterns[label]
+    Image.fromarray(picture).save(tmp_path / "large.png")
+    given = ("bnn", "detect", tmp_path / "m.safetensors", tmp_path / "large.png")
+    found = json.loads(call(*given, "--margin", 0.5, "--json"))
+    assert {(d["top"], d["left"], d["label"]) for d in found} == {(4, 8, 3), (36, 80, 7)}
+    Image.fromarray(picture[:20]).save(tmp_path / "large.png")
+    assert "at least 28 x 28" in call(*given, code=4)
 
 
 def test_ablation(folder: Path, tmp_path: Path, call: Callable[..., str]) -> None:

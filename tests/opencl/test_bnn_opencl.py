@@ -45,7 +45,7 @@ def test_every_length(device: Device) -> None:
             assert np.array_equal(vector_mult(device, variant, weight, x), weight @ x)
 
 
-@pytest.mark.parametrize("length", [1, 31, 32, 33, 63, 65, 200, 784, 4096])
+@pytest.mark.parametrize("length", [1, 33, 784, 4096])
 def test_sizes_known_to_the_compiler(device: Device, length: int) -> None:
     random = np.random.default_rng(length)
     weight, frames = signs(random, 37, length), signs(random, 13, length)
@@ -55,7 +55,7 @@ def test_sizes_known_to_the_compiler(device: Device, length: int) -> None:
     assert np.array_equal(found, frames @ weight.T)
 
 
-@pytest.mark.parametrize("length", [1, 100, 784])
+@pytest.mark.parametrize("length", [100])
 def test_floats(device: Device, length: int) -> None:
     random = np.random.default_rng(length)
     weight, frames = random.standard_normal((37, length)), random.standard_normal((13, length))
@@ -73,7 +73,7 @@ def test_the_printed_listing_loses_every_term(device: Device) -> None:
 @given(
     st.lists(st.integers(1, 150), min_size=1, max_size=3), st.integers(1, 9), st.integers(0, 999)
 )
-@settings(max_examples=6)
+@settings(max_examples=3)
 def test_networks(sizes: list[int], frames: int, seed: int) -> None:
     """Layer by layer and in one enqueue: the sums of the CPU."""
     s = Settings(sizes=(*sizes, 10), seed=seed)

@@ -62,7 +62,7 @@ def test_packed_rows_come_back(rows: int, columns: int) -> None:
 
 
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=3), st.integers(1, 5), st.integers(0, 999))
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_all_backends_agree(sizes: list[int], images: int, seed: int) -> None:
     model = network(*sizes, 10, seed=seed)
     pixels = np.random.default_rng(seed).integers(0, 256, (images, sizes[0]), dtype=np.uint8)

@@ -173,6 +173,8 @@ def test_voc_folders_and_zip_files(tmp_path: Path, packed: bool) -> None:
         (None, r"images/a\.jpg: has no annotation"),
         (b"<annotation><object>", r"annotations/a\.xml: is no XML file"),
         (b'<!DOCTYPE a [<!ENTITY b "c">]><annotation/>', "document type"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><annotation/>'.encode("utf-16"), "document type"),
+        (b"<annotation>" + b"<a/>" * 20_000 + b"</annotation>", "more than 20000 elements"),
         (b"<annotation><object/></annotation>", "object 1: has no bndbox"),
         (annotation((0, 0, 5, 5), (1, 1, "wide", 3)), "object 2: xmax is no number but 'wide'"),
         (annotation((0, 0, "nan", 5)), "is empty"),

@@ -18,7 +18,7 @@ import pytest
 from bitwright.base import files
 from bitwright.base.described import Strict, validated
 from bitwright.base.errors import BitwrightError, DataError, ToolError
-from bitwright.base.files import MOST_VALUES, parse_json, parse_toml, read_bytes
+from bitwright.base.files import MOST_VALUES, parse_json, parse_toml, read_bytes, read_records
 from bitwright.build.netlist_edits import edit_netlist
 from bitwright.build.timing import parse_report
 from bitwright.build.yosys import parse_statistics
@@ -167,3 +167,15 @@ def test_a_process_that_confines_itself() -> None:
     assert ended("x = bytes(1 << 20)") == 0
     assert ended("x = bytes(1 << 30)") == 1
     assert ended("\nwhile True: pass") < 0
+
+
+def test_records_have_a_bound_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text("{}\n" * (MOST_VALUES + 1))
+    with pytest.raises(DataError, match=f"more than {MOST_VALUES} lines"):
+        read_records(path, dict, "hint")
+    seen: list[object] = []
+    path.write_text("{}\n[]\n" + "{}\n" * 1000)
+    with pytest.raises(DataError, match="a line is no JSON object"):
+        read_records(path, seen.append, "hint")
+    assert len(seen) == 1  # the rest is not looked at

@@ -362,13 +362,19 @@ def read_records(path: Path, made: Callable[[dict[str, Any]], T], hint: str) -> 
         DataError: the file is missing or no such file.
     """
     try:
-        records = [parse_json(line) for line in read_text(path, hint=hint).splitlines()]
-        if not all(isinstance(record, dict) for record in records):
-            raise ValueError("a line is no JSON object")
-        return tuple(map(made, records))
+        if (text := read_text(path, hint=hint)).count("\n") > MOST_VALUES:
+            raise ValueError(f"it has more than {MOST_VALUES} lines")
+        return tuple(made(_record(line)) for line in text.splitlines())
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"cannot be read: {reason}", where=str(path), hint=hint) from error
+
+
+def _record(line: str) -> dict[str, Any]:
+    record = parse_json(line)
+    if not isinstance(record, dict):
+        raise ValueError("a line is no JSON object")
+    return record
 
 
 def sha256_file(path: Path) -> str:

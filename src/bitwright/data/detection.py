@@ -28,6 +28,7 @@ _RGB = Decoding(grey=False)
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
 _ANNOTATIONS = ("annotations", "Annotations")
 _PROGRESS_EVERY = 32
+_MOST_ELEMENTS = 20_000  # of one: those of two thousand objects
 _MOST_BYTES = 4 << 20  # of an annotation, of which an object takes some 300
 
 
@@ -111,6 +112,22 @@ def annotation_of(read: ReadFile, path: Path, image: str) -> tuple[str, bytes]:
     )
 
 
+class _Plain(ElementTree.TreeBuilder):
+    """Elements without a document type, in whatever encoding it would be, and not too many."""
+
+    left = _MOST_ELEMENTS
+
+    def doctype(self, *_: object) -> None:
+        """Called before anything of it is read."""
+        raise ValueError("declares a document type, which an annotation has no use for")
+
+    def start(self, tag: str, attrs: dict[str, str], /) -> ElementTree.Element:
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError(f"has more than {_MOST_ELEMENTS} elements")
+        return super().start(tag, attrs)
+
+
 def parse_voc(
     content: bytes, where: str, size: tuple[int, int] | None = None
 ) -> tuple[Floats, tuple[str, ...]]:
@@ -124,10 +141,8 @@ def parse_voc(
     Raises:
         DataError: the file is no such annotation, or a box is empty or outside the image.
     """
-    if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
-        raise DataError("declares a document type, which an annotation has no use for", where=where)
     try:
-        root = ElementTree.fromstring(content)
+        root = ElementTree.fromstring(content, ElementTree.XMLParser(target=_Plain()))
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise DataError(f"is no XML file: {error}", where=where) from error
     boxes, labels = [], []

@@ -12,6 +12,7 @@ from bitwright.cli.options import Force, Json
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
+    from bitwright.papers.bnn_soc.model import Model
     from bitwright.papers.bnn_soc.settings import Settings
 
 bnn = typer.Typer(
@@ -130,11 +131,10 @@ def classify_verb(
 ) -> None:
     """Classify one picture, or the test images of a data set."""
     from bitwright.papers.bnn_soc.course import load_samples
-    from bitwright.papers.bnn_soc.model import Model, decide
-    from bitwright.papers.bnn_soc.run_folder import MODEL
+    from bitwright.papers.bnn_soc.model import decide
 
     output = Output(json)
-    model = Model.load(run / MODEL if run.is_dir() else run)
+    model = _model(run)
     product = _backend(model, backend)
     if image is not None:
         sums = model.sums(_picture(image), product)[0]
@@ -150,6 +150,102 @@ def classify_verb(
             f"{judged.argmax:.2%} of {answer['images']} images by the largest sum, "
             f"{judged.strict:.2%} with all outputs right"
         )
+
+
+@bnn.command("lower")
+def lower_verb(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder of `bitwright bnn train`.")],
+    out: Out,
+    data: Data = None,
+    images: Annotated[
+        int, typer.Option("--images", min=1, help="Test images that prove the hardware.")
+    ] = 20,
+    force: Force = False,
+) -> None:
+    """Make a design folder of a binarized network: `bitwright map`, `simulate`, `implement` it."""
+    from bitwright.base.files import check_free
+    from bitwright.papers.bnn_soc.course import load_samples
+    from bitwright.papers.bnn_soc.graph import make_design
+    from bitwright.papers.bnn_soc.run_folder import load_run
+
+    check_free(out, force=force)
+    make_design(load_run(run).model, out, load_samples(data).test_images, images)
+    Output(False).say(f"the design is in {out}; next: bitwright simulate {out}")
+
+
+@bnn.command("detect")
+def detect_verb(
+    run: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file or a run folder.")],
+    picture: Annotated[Path, typer.Argument(metavar="PICTURE", help="Digits, light on dark.")],
+    stride: Annotated[int, typer.Option("--stride", min=1, help="Pixels between windows.")] = 4,
+    margin: Annotated[
+        float, typer.Option("--margin", min=0.0, max=2.0, help="Least lead of the largest sum.")
+    ] = 0.02,
+    json: Json = False,
+) -> None:
+    """Find digits in a large picture: the network on every window of 28 x 28."""
+    from dataclasses import asdict
+
+    from bitwright.papers.bnn_soc.windows import detect
+
+    found = detect(_model(run), _levels(picture), stride=stride, margin=margin)
+    output = Output(json)
+    if output.answered([asdict(one) for one in found]):
+        return
+    for one in found:
+        output.say(f"{one.label} at row {one.top}, column {one.left} (lead {one.margin:.3f})")
+    output.say(f"{len(found)} found")
+
+
+@bnn.command("watch")
+def watch_verb(
+    run: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file or a run folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="PNG files of 28 x 28.")],
+    queue: Annotated[Path, typer.Option("--queue", help="Folder for frames to be labelled.")],
+    margin: Annotated[
+        float, typer.Option("--margin", min=0.0, max=2.0, help="Least lead of the largest sum.")
+    ] = 0.02,
+    wait: Annotated[
+        float, typer.Option("--wait", min=0.0, help="Seconds to wait for more files.")
+    ] = 0.0,
+    json: Json = False,
+) -> None:
+    """Classify pictures as they come; those that the network is unsure of wait for a label."""
+    from dataclasses import asdict
+
+    from bitwright.papers.bnn_soc.stream import folder_source, watch
+
+    output, found = Output(json), []
+    for one in watch(
+        _model(run), folder_source(folder, (28, 28), wait_s=wait), queue, margin=margin
+    ):
+        found.append(one)
+        if not json:
+            output.say(f"{one.name}: {one.label}" + ("" if one.sure else ", unsure"))
+    output.answered([asdict(one) for one in found])
+
+
+@bnn.command("retrain")
+def retrain_verb(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder of `bitwright bnn train`.")],
+    queue: Annotated[Path, typer.Argument(metavar="QUEUE", help="Of `watch`, labels filled in.")],
+    out: Out,
+    passes: Annotated[int, typer.Option("--passes", min=1, max=10_000)] = 5,
+    force: Force = False,
+) -> None:
+    """Train a network on with the labels that somebody has written into the queue's labels.csv."""
+    from bitwright.base.files import check_free
+    from bitwright.papers.bnn_soc.run_folder import MODEL, PACKED
+    from bitwright.papers.bnn_soc.stream import labelled, retrain
+
+    check_free(out, force=force)
+    model = _model(run)
+    frames = labelled(queue, (28, 28), model.settings.sizes[-1])
+    new = retrain(model, frames, passes=passes)
+    new.save(out / MODEL)
+    if new.settings.binary:
+        new.save(out / PACKED, packed=True)
+    Output(False).say(f"trained on {len(frames)} labelled frames; the network is in {out}")
 
 
 @bnn.command("trace")
@@ -215,20 +311,27 @@ def kpi_verb(
     device: Annotated[
         str, typer.Option("--device", help="Part of an OpenCL device's name; none: without.")
     ] = "",
+    design: Annotated[
+        list[Path] | None,
+        typer.Option("--design", help="A simulated design of the only RUN; may be given again."),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for tables and charts.")] = None,
     json: Json = False,
 ) -> None:
-    """The document's six KPIs of trained networks: CPU, OpenCL, and the board by its model."""
+    """The document's six KPIs of trained networks: CPU, OpenCL, RTL, the board by its model."""
+    from bitwright.base.errors import RecipeError
     from bitwright.base.files import atomic_write
     from bitwright.papers.bnn_soc.course import load_samples
     from bitwright.papers.bnn_soc.kpi import kpi_charts, kpi_table, kpis_of
     from bitwright.papers.bnn_soc.run_folder import load_run
 
     output = Output(json)
+    if design and len(runs) > 1:
+        raise RecipeError("belongs to one RUN", where="--design", hint="name that run alone")
     trained = [load_run(run) for run in runs]
     samples = load_samples(data)
     wanted = None if device == "none" else device
-    found = [kpi for one in trained for kpi in kpis_of(one, samples, wanted)]
+    found = [kpi for one in trained for kpi in kpis_of(one, samples, wanted, design or ())]
     table = kpi_table(found)
     if out is not None:
         atomic_write(out / "kpi.md", table.to_markdown())
@@ -282,17 +385,29 @@ def _backend(model: Any, name: str) -> Any:
     return model.cpu(name)
 
 
-def _picture(path: Path) -> Any:
-    from bitwright.base.errors import DataError
+def _model(place: Path) -> Model:
+    from bitwright.papers.bnn_soc.model import Model
+    from bitwright.papers.bnn_soc.run_folder import MODEL
+
+    return Model.load(place / MODEL if place.is_dir() else place)
+
+
+def _levels(path: Path) -> Any:
     from bitwright.base.files import read_bytes
     from bitwright.data.decoding import Decoding, decode_image
 
-    levels = decode_image(read_bytes(path), Decoding(grey=True), str(path))
-    if levels.shape[:2] != (28, 28):
+    return decode_image(read_bytes(path), Decoding(grey=True), str(path))[..., 0]
+
+
+def _picture(path: Path) -> Any:
+    from bitwright.base.errors import DataError
+
+    levels = _levels(path)
+    if levels.shape != (28, 28):
         raise DataError(
             f"expected 28 x 28 pixels, got {levels.shape[0]} x {levels.shape[1]}", where=str(path)
         )
-    return levels[None, ..., 0]
+    return levels[None]
 
 
 def add_commands(app: typer.Typer) -> None:

@@ -3,12 +3,20 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bitwright.base.errors import ModelError
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.base.errors import MismatchError, ModelError
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType
+from bitwright.ir.executor import Executor
 from bitwright.papers.bnn_soc.model import Model
+
+if TYPE_CHECKING:
+    from bitwright.pipeline.designs.folder import Design
 
 _BIPOLAR = "bipolar"
 
@@ -44,3 +52,28 @@ def binary_graph(model: Model, name: str = "bnn") -> Graph:
                 },
             )
     return builder.finish(x)
+
+
+def make_design(model: Model, folder: Path, images: NDArray[np.uint8], count: int) -> Design:
+    """A design folder of a binarized network, for the verbs map, simulate and implement.
+
+    Args:
+        folder: becomes one.
+        images: of which the first ``count`` prove the hardware.
+
+    Raises:
+        ModelError: see `binary_graph`.
+        MismatchError: the graph gives other sums than the model.
+    """
+    from bitwright.lower import optimise
+    from bitwright.pipeline.designs.folder import Design, DesignSettings
+
+    graph = optimise(binary_graph(model))
+    flat = images[:count].reshape(min(count, len(images)), -1)
+    (edge,), (output,) = graph.inputs, graph.outputs
+    levels = {edge: model.settings.input_values()[flat].astype(np.int64)}
+    if not np.array_equal(Executor(graph).run(levels)[output], model.sums(flat)):
+        raise MismatchError("the graph gives other sums than the model", where=str(folder))
+    design = Design(folder, graph, DesignSettings(), levels)
+    design.save()
+    return design

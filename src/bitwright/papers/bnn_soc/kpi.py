@@ -7,12 +7,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.base.errors import ToolError
+from bitwright.base.errors import DataError, ToolError
 from bitwright.base.figures import Measured, Source
 from bitwright.explore.bench.power import metered
 from bitwright.papers.bnn_soc.course import Samples
@@ -125,11 +126,44 @@ def soc_kpis(trained: Trained, accuracy: float) -> tuple[Kpi, ...]:
     return tuple(found)
 
 
-def kpis_of(trained: Trained, samples: Samples, device: str | None = "") -> tuple[Kpi, ...]:
+def hardware_kpi(trained: Trained, design: Path, accuracy: float) -> Kpi:
+    """A streaming design of the network (`bitwright bnn lower`) that has been simulated: one
+    frame's cycles of the simulated RTL at the clock that was asked for, LUTs by the model.
+
+    Raises:
+        DataError: the design is of another network.
+        RunError: it is no design, or has not been simulated.
+    """
+    from bitwright.lower import optimise
+    from bitwright.papers.bnn_soc.graph import binary_graph
+    from bitwright.pipeline.designs.folder import open_design
+    from bitwright.pipeline.designs.steps import ProofResult
+    from bitwright.pipeline.steps.results import load_result
+    from bitwright.pipeline.steps.results_hardware import MapResult
+
+    if open_design(design).graph.digest != optimise(binary_graph(trained.model)).digest:
+        raise DataError(
+            f"is not a design of {trained.name}",
+            where=str(design),
+            hint=f"bitwright bnn lower {trained.name} --out DIR; bitwright simulate DIR",
+        )
+    mapped = load_result(MapResult, design / "map")
+    simulated = load_result(ProofResult, design / "simulate")
+    ms = simulated.latency / mapped.rate_clock_mhz * 1e-3
+    logic = mapped.resources.lut / mapped.capacity.lut
+    name = f"{mapped.target}, streaming RTL"
+    row = (trained.name, name, accuracy, ms, None, logic, None, None)
+    return Kpi(*row, Source.SIMULATION)
+
+
+def kpis_of(
+    trained: Trained, samples: Samples, device: str | None = "", designs: Sequence[Path] = ()
+) -> tuple[Kpi, ...]:
     """All platforms of one network; without an OpenCL device its row is left out.
 
     Args:
         device: part of an OpenCL device's name; None: none is asked for.
+        designs: design folders of this network; see `hardware_kpi`.
     """
     model = trained.model
     judged = decide(model.settings, model.sums(samples.test_images), samples.test_labels)
@@ -140,6 +174,7 @@ def kpis_of(trained: Trained, samples: Samples, device: str | None = "") -> tupl
         except ToolError:
             if device:
                 raise
+    found += [hardware_kpi(trained, design, judged.argmax) for design in designs]
     return (*found, *soc_kpis(trained, judged.argmax))
 
 
@@ -151,7 +186,7 @@ def kpi_table(found: Sequence[Kpi]) -> Table:
         Column("accuracy", "accuracy", Kind.SHARE),
         Column("kernel_ms", "kernels", Kind.NUMBER, "ms a frame", about="transfers apart"),
         Column("transfer_ms", "transfers", Kind.NUMBER, "ms", about="and the host's own work"),
-        Column("logic", "logic used", Kind.SHARE, about="of 15 880 ALMs, as printed"),
+        Column("logic", "logic used", Kind.SHARE, about="the board's ALMs as printed; else LUTs"),
         Column("training_minutes", "training", Kind.NUMBER, "min", about="of 60 000 cycles"),
         Column(
             "energy_mj", "energy", Kind.NUMBER, "mJ a frame",

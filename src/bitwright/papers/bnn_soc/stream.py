@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stream of frames, a queue of those that the network is unsure of, and training on their labels.
+
+The document's last idea (spec 5.9): unknown images are labelled by people, the network is trained
+on, and goes back to the device. A source is anything that gives (name, image): a folder that fills
+up, frames of a camera, a list.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitwright.base.errors import DataError
+from bitwright.base.files import atomic_write, file_inside, read_text
+from bitwright.base.names import plain_word
+from bitwright.papers.bnn_soc.course import model_of
+from bitwright.papers.bnn_soc.model import Model
+from bitwright.papers.bnn_soc.trainer import Trainer
+
+Frame = tuple[str, NDArray[np.uint8]]
+LABELS = "labels.csv"
+
+
+def folder_source(
+    folder: Path, size: tuple[int, int], *, wait_s: float = 0.0, poll_s: float = 0.2
+) -> Iterator[Frame]:
+    """The pictures of a folder in order of their names, then those that come, until nothing new has
+    come for ``wait_s`` seconds.
+    """
+    from bitwright.base.files import read_bytes
+    from bitwright.data.decoding import Decoding, decode_image
+
+    seen: set[str] = set()
+    last = time.monotonic()
+    while True:
+        new = [p for p in sorted(folder.glob("*.png")) if p.name not in seen]
+        for path in new:
+            seen.add(path.name)
+            levels = decode_image(read_bytes(path), Decoding(grey=True), str(path))[..., 0]
+            if levels.shape != size:
+                raise DataError(f"expected {size}, got {levels.shape}", where=str(path))
+            yield path.name, levels
+            last = time.monotonic()
+        if time.monotonic() - last >= wait_s:
+            return
+        time.sleep(poll_s)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A frame as the network sees it; ``sure``: its largest sum leads by enough."""
+
+    name: str
+    label: int
+    margin: float
+    sure: bool
+
+
+def watch(
+    model: Model, source: Iterable[Frame], queue: Path, *, margin: float = 0.02
+) -> Iterator[Seen]:
+    """Classify a stream; frames with a small lead are kept in ``queue`` to be labelled.
+
+    Args:
+        queue: folder; each unsure frame becomes a PNG file, with a row in ``labels.csv`` whose
+            label is empty.
+        margin: least lead of the largest sum, as a share of the products in a sum.
+    """
+    from PIL import Image
+
+    product = model.cpu()
+    for name, image in source:
+        sums = model.sums(image[None], product)[0]
+        second, first = np.sort(sums)[-2:]
+        lead = float((first - second) / model.settings.sizes[-2])
+        label = int(sums.argmax())
+        if lead < margin:
+            stored = f"{plain_word(Path(name).stem)}.png"
+            content = io.BytesIO()
+            Image.fromarray(image).save(content, "PNG")
+            atomic_write(queue / stored, content.getvalue())
+            rows = [*_rows(queue), (stored, "", str(label))]
+            _write(queue, list({row[0]: row for row in rows}.values()))
+        yield Seen(name, label, lead, lead >= margin)
+
+
+def _rows(queue: Path) -> list[tuple[str, str, str]]:
+    """(file, label, guess) of the queue."""
+    place = queue / LABELS
+    if not place.exists():
+        return []
+    rows = list(csv.reader(io.StringIO(read_text(place))))[1:]
+    if any(len(row) != 3 for row in rows):
+        raise DataError("expected the columns file, label, guess", where=str(place))
+    return [(row[0], row[1].strip(), row[2]) for row in rows]
+
+
+def _write(queue: Path, rows: Sequence[tuple[str, str, str]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("file", "label", "guess"))
+    writer.writerows(rows)
+    atomic_write(queue / LABELS, text.getvalue())
+
+
+def labelled(queue: Path, size: tuple[int, int], classes: int) -> list[tuple[Frame, int]]:
+    """The frames of a queue that somebody has labelled.
+
+    Raises:
+        DataError: a label is no class, or a picture is missing or of another size.
+    """
+    found = []
+    for name, label, _ in _rows(queue):
+        if not label:
+            continue
+        if not label.isdecimal() or int(label) >= classes:
+            raise DataError(
+                f"{label!r} is no class", where=f"{queue / LABELS}, {name}",
+                hint=f"0 to {classes - 1}, or nothing",
+            )  # fmt: skip
+        found.append((_picture(queue, name, size), int(label)))
+    return found
+
+
+def _picture(queue: Path, name: str, size: tuple[int, int]) -> Frame:
+    from bitwright.base.files import read_bytes
+    from bitwright.data.decoding import Decoding, decode_image
+
+    try:
+        place = file_inside(queue, name)
+    except (OSError, ValueError) as error:
+        raise DataError(f"no such frame: {error}", where=str(queue / LABELS)) from error
+    levels = decode_image(read_bytes(place), Decoding(grey=True), str(place))[..., 0]
+    if levels.shape != size:
+        raise DataError(f"expected {size}, got {levels.shape}", where=str(place))
+    return name, levels
+
+
+def retrain(
+    model: Model, frames: Sequence[tuple[Frame, int]], *, passes: int = 5, rate: float | None = None
+) -> Model:
+    """The network trained on with labelled frames, its masters as a start.
+
+    Args:
+        rate: of all steps; by default the settings' first one.
+
+    Raises:
+        DataError: there are no frames, or the network has no float masters (a packed file).
+    """
+    if not frames:
+        raise DataError("nobody has labelled anything", where="queue")
+    if model.settings.binary and all(w.dtype == np.int8 for w in model.weights):
+        raise DataError("a packed network cannot learn", hint="take its model.safetensors")
+    trainer = Trainer(model.settings, [w.astype(np.float32) for w in model.weights])
+    for mine, theirs in zip(trainer.biases, model.biases, strict=True):
+        if mine is not None and theirs is not None:
+            mine[:] = theirs
+    images = np.stack([image for (_, image), _ in frames])
+    labels = np.array([label for _, label in frames], dtype=np.int64)
+    random = np.random.default_rng(model.settings.seed)
+    order = np.concatenate([random.permutation(len(images)) for _ in range(passes)])
+    steps = np.full(len(order), model.settings.rate_start if rate is None else rate)
+    trainer.train(images, labels, order, steps)
+    return model_of(trainer)
