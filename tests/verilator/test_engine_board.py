@@ -110,6 +110,7 @@ def test_a_second_network_needs_no_second_circuit(
             check(engine, graph, image, frames=1)
 
 
+@pytest.mark.slow
 def test_a_bad_line(board: SimulatedBoard, networks: list[tuple[Graph, EngineImage]]) -> None:
     """One byte of a hundred is lost, changed or repeated, both ways."""
     graph, image = networks[-1]
