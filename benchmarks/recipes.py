@@ -26,17 +26,20 @@ from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import SimulateResult
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
-COLUMNS = (
-    "accuracy, float",
-    "accuracy, quantized",
-    "accuracy, integer graph",
-    "model size",
-    "cycles an image, predicted",
-    "cycles an image, simulated",
-    "LUT",
-    "BRAM",
-    "Fmax",
-)
+#: Headings, and how the labels of a run's summary end that stand below them. A task's metric, and
+#: what one input is called, stand in front.
+COLUMNS = {
+    "float": ", float",
+    "quantized": ", quantized",
+    "integer graph": ", integer graph",
+    "model size": "model size",
+    "cycles an input, predicted": ", predicted",
+    "cycles an input, simulated": ", simulated",
+    "LUT": "LUT",
+    "BRAM": "BRAM",
+    "Fmax": "Fmax",
+}
+METRICS = ("float", "quantized", "integer graph")
 
 
 def build(name: str, runs: Path, until: str, measured: dict[str, Any]) -> dict[str, Any]:
@@ -62,13 +65,23 @@ def cpu() -> str:
     return next((li.split(":")[1].strip() for li in lines if li.startswith("model name")), "?")
 
 
+def cell(shown: dict[str, str], heading: str) -> str:
+    """What stands below a heading; of a metric without the number of inputs, and with its name."""
+    label = next((label for label in shown if label.endswith(COLUMNS[heading])), None)
+    if label is None:
+        return "-"
+    if heading not in METRICS:
+        return shown[label]
+    return f"{label.removesuffix(COLUMNS[heading])} {shown[label].split(',')[0]}"
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
     head = ["recipe", *COLUMNS, "RTL = graph: images", "values compared", "differ"]
     head += ["processor", "date"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in rows:
-        cells = [row["shown"].get(label, "-") for label in COLUMNS]
+        cells = [cell(row["shown"], heading) for heading in COLUMNS]
         cells += [str(row[key]) for key in ("images", "compared_values", "differences")]
         cells += [row["measured"]["machine"]["cpu"], row["measured"]["date"]]
         lines.append("| " + " | ".join([row["recipe"], *cells]) + " |")
@@ -104,9 +117,9 @@ def main() -> None:
     rows.sort(key=lambda row: row["recipe"])
     file.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     note = (
-        "LUT and BRAM by place and route where Fmax stands, else by the model. Accuracy on all "
-        "test images; RTL compared with the integer graph by `==`, every score and label, with "
-        "random stalls and a reset in mid-frame among the runs."
+        "LUT and BRAM by place and route where Fmax stands, else by the model. The task's metric "
+        "on all test images; RTL compared with the integer graph by `==`, every score and label, "
+        "with random stalls and a reset in mid-frame among the runs."
     )
     text = f"# Recipes\n\n{note}\n\n{table(rows)}\n{sources(rows)}"
     (RESULTS / "recipes.md").write_text(text)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitwright.base.errors import TargetError
@@ -232,6 +232,7 @@ def test_pll_settings_are_near(family: str, given_mhz: float, wanted: float, lea
     st.floats(30.0, 200.0),
     st.floats(1.0, 1.2),
 )
+@settings(max_examples=30, deadline=None)
 def test_the_slowest_pll_setting_that_is_fast_enough(
     family: str, given_mhz: float, needed: float, room: float
 ) -> None:
@@ -242,8 +243,8 @@ def test_the_slowest_pll_setting_that_is_fast_enough(
         assert family == "ice40"
         return
     assert found <= needed * room + 1e-6
-    if found >= needed:
-        assert choose_clock(given_mhz, found - 2e-3, family).mhz < needed
+    if found >= needed - 1e-6:
+        assert choose_clock(given_mhz, found - 2e-3, family).mhz < needed + 1e-6
     else:
         assert choose_clock(given_mhz, needed * room, family).mhz == found
 

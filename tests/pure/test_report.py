@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from bitwright.base.figures import Figure, Resources, Source, number, show
+from bitwright.base.nouns import ROWS
 from bitwright.base.records import BlockRow, EdgeRow, PathRow
 from bitwright.report.flow import lanes_of
 from bitwright.report.page import markdown_summary, render_page
@@ -111,6 +112,7 @@ def test_records_of_earlier_versions_are_read() -> None:
             "0.02601 \u00b1 0.00061, 1\u202f400 images",
         ),
         (Figure(3.0, "mm", Source.MODEL, 0.0), "3.00 \u00b1 0.00 mm"),
+        (Figure(1.0, "share", Source.MODEL, None, 1).of(ROWS), "100.00 %, 1 row"),
         (Figure(1.0, "share", Source.MODEL, None, 2), "100.00 %, 2 images"),
         (Figure(float("nan"), "mm", Source.MODEL, 1.0), "nan \u00b1 1.0 mm"),
     ],

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from bitwright.base.nouns import IMAGES, Noun, noun_of
 
 
 class Source(StrEnum):
@@ -28,7 +30,8 @@ class Figure:
 
     Attributes:
         error: its standard error in the same unit; None where there is none.
-        count: images that it was measured on; None where it is not of images.
+        count: inputs that it was measured on; None where it is not of inputs.
+        counted: what they are called, in the plural (`base.nouns`).
     """
 
     value: float | int
@@ -36,6 +39,11 @@ class Figure:
     source: Source
     error: float | None = None
     count: int | None = None
+    counted: str = IMAGES.many
+
+    def of(self, noun: Noun) -> Figure:
+        """The same, measured on things of this name."""
+        return replace(self, counted=noun.many)
 
     def __str__(self) -> str:
         return show(self)
@@ -46,7 +54,9 @@ class Figure:
             "unit": self.unit,
             "source": str(self.source),
         }
-        more = {"error": self.error, "count": self.count}
+        more: dict[str, float | int | str | None] = {"error": self.error, "count": self.count}
+        if self.count is not None and self.counted != IMAGES.many:
+            more["counted"] = self.counted
         return found | {name: value for name, value in more.items() if value is not None}
 
 
@@ -117,7 +127,7 @@ RESOURCE_WORDS = {"lut": "LUTs", "ff": "flip-flops", "dsp": "DSP blocks", "bram"
 
 def show(figure: Figure | None) -> str:
     """A figure as people write it: 98.05 %, 1 234, 12.3 MHz; a dash where there is none. With its
-    error and the number of images where they are known: 95.0 \u00b1 2.5 %, 80 images.
+    error and the number of inputs where they are known: 95.0 \u00b1 2.5 %, 80 images.
     """
     if figure is None:
         return "-"
@@ -129,7 +139,8 @@ def show(figure: Figure | None) -> str:
         text = number(figure.value) + _unit(figure)
     if figure.count is None:
         return text
-    return f"{text}, {number(figure.count)} image{'s' if figure.count != 1 else ''}"
+    noun = noun_of(figure.counted)
+    return f"{text}, {number(figure.count)} {noun.one if figure.count == 1 else noun.many}"
 
 
 def _unit(figure: Figure) -> str:

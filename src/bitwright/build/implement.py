@@ -24,7 +24,7 @@ from bitwright.base.files import atomic_write, regular_bytes
 from bitwright.base.tools.process import Tick
 from bitwright.build.clocks import check_clock
 from bitwright.build.nextpnr import PnrOptions, PnrResult, best_of_seeds, pack_bitstream
-from bitwright.build.plls import choose_clock, least_clock
+from bitwright.build.plls import clock_below
 from bitwright.build.pnr_tools import pnr_tools
 from bitwright.build.shell import BoardDesign, beyond_shell, write_board_design
 from bitwright.build.soc import beyond_soc
@@ -48,8 +48,6 @@ Progress = Callable[[str, int, int], None]
 RESULT = "implement.json"
 VENDOR = "vendor"
 _CLOCK_ATTEMPTS = 3
-#: Of Fmax: what a bitstream is tried at where the clock that was aimed at is missed.
-PLL_MARGIN = 0.97
 
 
 @dataclass(frozen=True)
@@ -381,21 +379,12 @@ def _on_board(work: _Work, board: Board) -> ImplementResult:
         if needed is not None and fmax < needed:
             note = f"no bitstream: {needed:g} MHz are needed, and {fmax:.1f} were reached"
             return replace(result, missed_mhz=needed, notes=(*result.notes, note))
-        clock = _next_clock(work, board, fmax)
+        rate = work.options.rate_mhz
+        clock = clock_below(board.clock_mhz, fmax, rate, work.target.family).mhz
     if result is None:
         raise AssertionError("at least one attempt is made")
     note = f"no bitstream: in {_CLOCK_ATTEMPTS} attempts timing was met at no clock"
     return replace(result, notes=(*result.notes, note))
-
-
-def _next_clock(work: _Work, board: Board, fmax: float) -> float:
-    """What a bitstream is tried at where the clock that was aimed at is missed: some way below the
-    one reached, but not below one that keeps the rate.
-    """
-    margin, needed = fmax * PLL_MARGIN, work.options.rate_mhz
-    if needed is None or not margin < needed <= fmax:
-        return choose_clock(board.clock_mhz, margin, work.target.family).mhz
-    return least_clock(board.clock_mhz, needed, fmax, work.target.family).mhz
 
 
 def _with_bitstream(

@@ -10,6 +10,8 @@ from math import ceil, floor
 from bitwright.base.errors import TargetError
 from bitwright.build.target import Board
 
+#: Of Fmax: what a bitstream is tried at where the clock that was aimed at is missed.
+PLL_MARGIN = 0.97
 _TINY = 1e-6
 _APART = 1e-3  # settings closer than that are one
 
@@ -121,6 +123,19 @@ def choose_clock(input_mhz: float, wanted_mhz: float, family: str = "ecp5") -> C
             hint=f"ask for a clock of {least:g} to {most:g} MHz",
         )
     return best
+
+
+def clock_below(input_mhz: float, fmax_mhz: float, rate_mhz: float | None, family: str) -> Clock:
+    """What a bitstream is tried at where the clock that was aimed at is missed: some way below the
+    one that was reached, but no slower than one that keeps a rate where that was reached.
+
+    Raises:
+        TargetError: as `choose_clock`.
+    """
+    margin = fmax_mhz * PLL_MARGIN
+    if rate_mhz is None or not margin < rate_mhz <= fmax_mhz:
+        return choose_clock(input_mhz, margin, family)
+    return least_clock(input_mhz, rate_mhz, fmax_mhz, family)
 
 
 def least_clock(input_mhz: float, needed_mhz: float, most_mhz: float, family: str) -> Clock:

@@ -22,7 +22,8 @@ from bitwright.train.precision_rows import PrecisionRow
 
 def render_page(report: Report) -> str:
     """The page as HTML text; every value is escaped."""
-    each = noun_of(report.inputs).each
+    noun = noun_of(report.inputs)
+    each = noun.each
     return render_template(
         "template.html",
         title=report.name,
@@ -36,7 +37,7 @@ def render_page(report: Report) -> str:
         distribution_plot=bars(
             f"{_capital(report.metric)} of {report.inputs}, integer graph",
             [
-                (words, count, f"{number(count)} {report.inputs}")
+                (words, count, f"{number(count)} {noun.one if count == 1 else noun.many}")
                 for words, count in report.distribution
             ],
         ),

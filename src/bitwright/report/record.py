@@ -145,8 +145,8 @@ class Report(Record):
         distribution: values of that metric over the images of the integer graph: middle of each
             bar, and how many images it has; empty where all are right or wrong.
         legend: what is drawn on the sample images.
-        engine: of kind ``engine``: where its cycles go; None for a circuit of the network's own.
         inputs: what the inputs are called, in the plural.
+        engine: of kind ``engine``: where its cycles go; None for a circuit of the network's own.
     """
 
     name: str

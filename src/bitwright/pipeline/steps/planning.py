@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from bitwright.base.errors import TargetError
-from bitwright.build.implement import PLL_MARGIN, ImplementResult
+from bitwright.build.implement import ImplementResult
+from bitwright.build.plls import PLL_MARGIN
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.results_hardware import MapResult
 

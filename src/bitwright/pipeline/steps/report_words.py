@@ -87,9 +87,9 @@ def quality(found: Results) -> tuple[MetricStage, ...]:
     return tuple(
         MetricStage(
             stage=stage,
-            figure=figures[trained.metric],
+            figure=figures[trained.metric].of(found.noun),
             images=count,
-            others={name: f for name, f in figures.items() if name != trained.metric},
+            others={n: f.of(found.noun) for n, f in figures.items() if n != trained.metric},
         )
         for stage, figures, count in rows
     )

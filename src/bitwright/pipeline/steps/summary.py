@@ -12,7 +12,7 @@ from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
 from bitwright.pipeline.run import Run
 from bitwright.pipeline.steps.rates import rate_rows
-from bitwright.pipeline.steps.results import load_result, read_record_of
+from bitwright.pipeline.steps.results import Metered, load_result, read_record_of
 from bitwright.pipeline.steps.results_hardware import EngineResult, SimulateResult
 from bitwright.pipeline.steps.results_run import Results
 from bitwright.report.page import render_precision
@@ -112,16 +112,21 @@ def _quality(found: Results) -> list[SummaryRow]:
         "integer graph": found.lower,
         "RTL": found.simulate,
     }
+
+    def counted(result: Metered | None) -> Figure | None:
+        figure = None if result is None else result.figure
+        return None if figure is None else figure.of(found.noun)
+
     metric = found.metric
     rows = [
-        SummaryRow(label=f"{metric}, {stage}", figure=None if result is None else result.figure)
+        SummaryRow(label=f"{metric}, {stage}", figure=counted(result))
         for stage, result in stages.items()
     ]
     if found.train is not None and found.train.shipped is not None:
         note = f"pretrained weights {found.train.shipped.name}, not trained in this run"
         rows[0] = SummaryRow(label=rows[0].label, figure=rows[0].figure, note=note)
     if found.teach is not None:
-        rows.insert(0, SummaryRow(label=f"{metric}, teacher", figure=found.teach.figure))
+        rows.insert(0, SummaryRow(label=f"{metric}, teacher", figure=counted(found.teach)))
     return [*rows, SummaryRow(label="model size", figure=size, note=_size_note(found))]
 
 
@@ -156,9 +161,8 @@ def _cycles(found: Results) -> list[SummaryRow]:
         rows = _program(found.engine, found.noun.each)
         if simulated is not None:
             interval = Figure(simulated.interval, "cycles", Source.SIMULATION)
-            rows.insert(
-                1, SummaryRow(label=f"cycles {found.noun.each}, simulated", figure=interval)
-            )
+            label = f"cycles {found.noun.each}, simulated"
+            rows.insert(1, SummaryRow(label=label, figure=interval))
         return rows
     model = None if mapped is None else Figure(mapped.interval, "cycles", Source.MODEL)
     real = None if simulated is None else Figure(simulated.interval, "cycles", Source.SIMULATION)
