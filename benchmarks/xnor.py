@@ -75,18 +75,20 @@ def contenders(
     floats, matrix = x.astype(np.float32), BinaryMatrix(weight)
     transposed, packed = weight.astype(np.float32).T, pack_signs(x)
     wall = time.perf_counter
+    out = np.empty((rows, outputs), np.int32)  # for all: fresh memory costs more than sums do
+    float_out = np.empty((rows, outputs), np.float32)
     found: dict[str, tuple[Run, Callable[[], float]]] = {
-        NUMPY: (lambda: floats @ transposed, wall),
-        "packed": (lambda: matrix.packed_product(packed), wall),
-        "packed, from int8": (lambda: matrix.product(x, engine=POPCOUNT), wall),
-        "packed, from float32": (lambda: matrix.product(floats, engine=POPCOUNT), wall),
+        NUMPY: (lambda: np.matmul(floats, transposed, out=float_out), wall),
+        "packed": (lambda: matrix.packed_product(packed, out=out), wall),
+        "packed, from int8": (lambda: matrix.product(x, engine=POPCOUNT, out=out), wall),
+        "packed, from float32": (lambda: matrix.product(floats, engine=POPCOUNT, out=out), wall),
         f"packed, {threads} threads": (
-            lambda: matrix.packed_product(packed, threads=threads), wall,
+            lambda: matrix.packed_product(packed, threads=threads, out=out), wall,
         ),
     }  # fmt: skip
     if AMX in matrix.engines():
-        found["AMX, from int8"] = (lambda: matrix.product(x, engine=AMX), wall)
-    found["chosen by measuring, from int8"] = (lambda: matrix.product(x), wall)
+        found["AMX, from int8"] = (lambda: matrix.product(x, engine=AMX, out=out), wall)
+    found["chosen by measuring, from int8"] = (lambda: matrix.product(x, out=out), wall)
     found |= _torch(x, weight) | _numba(packed, pack_signs(weight), columns)
     return found | _opencl(floats, weight)
 
@@ -193,6 +195,11 @@ def page(found: list[dict[str, Any]], about: dict[str, Any]) -> str:
         "one core.", "",
         ", ".join(f"{key}: {value}" for key, value in about.items()), "",
     ]  # fmt: skip
+    if float(about["load_average"]) > about["cores"]:
+        lines += [
+            "**The machine was busy with other things: ratios and the gain of threads say "
+            "nothing. Run it on a quiet one.**", "",
+        ]  # fmt: skip
     for one in found:
         rows, outputs, columns = one["shape"]
         lines += [

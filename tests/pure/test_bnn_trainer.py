@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,6 +102,28 @@ def test_portable_c_trains_as_that_of_this_processor() -> None:
     library = TRAINER.build(compiler, FLAG_SETS[1])
     s = Settings(sizes=(100, 70, 10), rate_start=1e-3, rate_end=1e-4, drop_hidden=0.3)
     assert trained(Trainer(s, library=library)) == trained(Trainer(s))
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_training_stays_in_its_memory(tmp_path: Path) -> None:
+    """The compiler's address checks are preloaded: numpy's buffers have guards, too."""
+    compiler = find_compiler()
+    assert compiler is not None
+    places = []
+    for name in ("libasan.so", "libubsan.so"):
+        command = [compiler, f"-print-file-name={name}"]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        places.append(found.stdout.strip())
+    if not all(Path(place).is_absolute() for place in places):
+        pytest.skip("the compiler has no address checks")
+    checks = {"LD_PRELOAD": ":".join(places), "ASAN_OPTIONS": "detect_leaks=0"}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("bnn_trainer_bounds.py"))],
+        env={**os.environ, **checks, "BITWRIGHT_CACHE": str(tmp_path)},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.stdout == "in bounds\n", done.stderr
 
 
 @needs_compiler

@@ -110,6 +110,11 @@ def test_what_does_not_fit_is_refused() -> None:
         matrix.product(signs(random, 5, 128))
     with pytest.raises(DataError, match="rows of 3 64-bit words"):
         matrix.packed_product(np.zeros((5, 2), np.uint64))
+    out = np.zeros((5, 9), np.int32)
+    assert matrix.product(signs(random, 5, 130), out=out) is out and out.any()
+    for wrong in (np.zeros((5, 8), np.int32), np.zeros((5, 9), np.int64), out.T.copy().T):
+        with pytest.raises(DataError, match=r"\(5, 9\) of int32 in one piece"):
+            matrix.product(signs(random, 5, 130), out=wrong)
     with pytest.raises(DataError, match="no engine 'gpu' here"):
         matrix.product(signs(random, 5, 130), engine="gpu")
     with pytest.raises(DataError, match="expected a matrix"):

@@ -137,7 +137,14 @@ class BinaryMatrix:
                 found.append(AMX)
         return (*found, FLOAT32)
 
-    def product(self, activations: Levels, *, engine: str | None = None, threads: int = 1) -> Sums:
+    def product(
+        self,
+        activations: Levels,
+        *,
+        engine: str | None = None,
+        threads: int = 1,
+        out: Sums | None = None,
+    ) -> Sums:
         """``activations @ weight.T``, exactly.
 
         Args:
@@ -145,9 +152,12 @@ class BinaryMatrix:
             engine: one of `engines`; by default the one that was fastest on this shape, measured
                 when it is met for the first time.
             threads: at most so many.
+            out: where the sums go, (rows, outputs) of int32; large results are faster in memory
+                that has been used before.
 
         Raises:
-            DataError: another number of columns, or an engine that is not there.
+            DataError: another number of columns, an engine that is not there, or an ``out`` of
+                another shape or type.
         """
         activations = _levels(activations)
         if activations.shape[1] != self.columns:
@@ -159,15 +169,29 @@ class BinaryMatrix:
         if engine not in self.engines():
             known = ", ".join(self.engines())
             raise DataError(f"no engine {engine!r} here", where="engine", hint=f"one of {known}")
-        return self._run(engine)(activations, threads)
+        return self._run(engine)(activations, threads, out)
 
-    def _run(self, engine: str) -> Callable[[Levels, int], Sums]:
+    def _target(self, rows: int, out: Sums | None) -> Sums:
+        """Where sums go."""
+        if out is None:
+            return np.empty((rows, self.outputs), dtype=np.int32)
+        right = out.shape == (rows, self.outputs) and out.dtype == np.int32
+        if not right or not out.flags.c_contiguous or not out.flags.writeable:
+            raise DataError(
+                f"expected ({rows}, {self.outputs}) of int32 in one piece, got {out.shape} of "
+                f"{out.dtype}",
+                where="out",
+            )
+        return out
+
+    def _run(self, engine: str) -> Callable[[Levels, int, Sums | None], Sums]:
         return {POPCOUNT: self._popcount, AMX: self._amx, FLOAT32: self._float32}[engine]
 
-    def _popcount(self, activations: Levels, threads: int) -> Sums:
-        return self.packed_product(pack_signs(activations, self._library), threads=threads)
+    def _popcount(self, activations: Levels, threads: int, out: Sums | None = None) -> Sums:
+        words = pack_signs(activations, self._library)
+        return self.packed_product(words, threads=threads, out=out)
 
-    def packed_product(self, words: Words, *, threads: int = 1) -> Sums:
+    def packed_product(self, words: Words, *, threads: int = 1, out: Sums | None = None) -> Sums:
         """The same of activations that `pack_signs` has packed; needs the C library.
 
         Raises:
@@ -181,32 +205,33 @@ class BinaryMatrix:
                 where="packed activations",
             )
         words = np.ascontiguousarray(words)
-        out = np.empty((len(words), self.outputs), dtype=np.int32)
+        out = self._target(len(words), out)
         self._library.bw_xnor_product(
             words.ctypes.data, len(words), self._form(POPCOUNT).ctypes.data, self.outputs,
             words.shape[1], self.columns, out.ctypes.data, threads,
         )  # fmt: skip
         return out
 
-    def _amx(self, activations: Levels, threads: int) -> Sums:
+    def _amx(self, activations: Levels, threads: int, out: Sums | None = None) -> Sums:
         library, rows = self._library, len(activations)
         assert library is not None
         depth = -(-self.columns // _WORD)
         tiles = np.empty(-(-rows // _TILE_ROWS) * _TILE_ROWS * depth * _WORD, dtype=np.int8)
         lay = library.bw_amx_bytes if activations.dtype == np.int8 else library.bw_amx_floats
         lay(activations.ctypes.data, rows, self.columns, tiles.ctypes.data)
-        out = np.empty((rows, self.outputs), dtype=np.int32)
+        out = self._target(rows, out)
         library.bw_amx_product(
             tiles.ctypes.data, rows, self._form(AMX).ctypes.data, self.outputs, depth,
             out.ctypes.data, threads,
         )  # fmt: skip
         return out
 
-    def _float32(self, activations: Levels, threads: int) -> Sums:
+    def _float32(self, activations: Levels, threads: int, out: Sums | None = None) -> Sums:
         del threads  # numpy's own
         signs = np.where(activations >= 0, np.float32(1), np.float32(-1))
-        product: Sums = (signs @ self._form(FLOAT32).T).astype(np.int32)
-        return product
+        target = self._target(len(activations), out)
+        target[:] = signs @ self._form(FLOAT32).T
+        return target
 
     def _form(self, engine: str) -> Levels:
         """The weights in the order of an engine, made when it is used for the first time."""
@@ -251,12 +276,12 @@ class BinaryMatrix:
         best, chosen = float("inf"), FLOAT32
         for engine in able:
             run = self._run(engine)
-            if not np.array_equal(run(activations, threads), expected):
+            if not np.array_equal(run(activations, threads, None), expected):
                 _log.warning("engine %s gave wrong sums and is not used", engine)
                 continue
             for _ in range(_RUNS):
                 start = time.perf_counter()
-                run(activations, threads)
+                run(activations, threads, None)
                 spent = time.perf_counter() - start
                 if spent < best:
                     best, chosen = spent, engine
