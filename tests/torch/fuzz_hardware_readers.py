@@ -21,6 +21,7 @@ from bitwright.base.arrays import read_array
 from bitwright.base.errors import GraphError, TargetError
 from bitwright.base.figures import Figure, Resources, Source
 from bitwright.base.files import atomic_write
+from bitwright.base.records import EngineLayerRow
 from bitwright.build.implement import ImplementResult, ToolRun, read_result
 from bitwright.build.netlist_edits import edit_netlist
 from bitwright.build.timing import parse_report
@@ -49,7 +50,7 @@ from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.run_files import SCHEMA, recipe_folder
 from bitwright.pipeline.steps.map_engine import describe_program, map_engine
 from bitwright.pipeline.steps.results import load_result
-from bitwright.pipeline.steps.results_hardware import EngineLayer, EngineResult
+from bitwright.pipeline.steps.results_hardware import EngineResult
 
 PIXELS = (6, 6, 8)
 
@@ -161,7 +162,7 @@ STATISTICS = {"design": {"num_cells_by_type": {"LUT4": 559, "CCU2C": 23, "TRELLI
 ENGINE_RESULT = EngineResult(
     engine="4x8x8", digest="00", clock_mhz=100.0, instructions=9, memory_bytes=9, cycles=9, macs=9,
     utilisation=0.5, images=2, compared_values=4,
-    layers=(EngineLayer(name="c", busy=3, waits={"load": 2}, macs=9, utilisation=0.5),),
+    layers=(EngineLayerRow(name="c", busy=3, waits={"load": 2}, macs=9, utilisation=0.5),),
 )  # fmt: skip
 LOG = {"epoch": 1, "level": "fixed<8,3>", "reason": "r", "diversity": 1.5, "violations": 0}
 COSTS = """
