@@ -3,90 +3,71 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.conftest import missing_for
 from tests.conftest import require as need
-from tests.hw_networks import Net, random_folding
+from tests.hw_networks import Net, digits_like, random_folding
 from tests.netlists import write_gates
+from tests.yosys.cell_models import cell_models
 
+from bitwright.base.figures import Resources
 from bitwright.build.netlist import read_modules
 from bitwright.build.packing import top_of
-from bitwright.build.target import load_target
+from bitwright.build.target import Target, load_target
 from bitwright.build.yosys import SynthesisOptions, owner_of, synthesise
-from bitwright.hw import Folding, NodeFolding, analyse, map_graph
-from bitwright.ir import random_feeds
+from bitwright.hw import Folding, MapOptions, NodeFolding, analyse, graph_resources, map_graph
+from bitwright.hw.options import FillGoal
+from bitwright.hw.search import search_folding
+from bitwright.hw.template import template
+from bitwright.ir import Graph, random_feeds
 from bitwright.rtl.emit import emit
-from bitwright.sim import Simulator, no_stalls, random_stalls
+from bitwright.sim import Simulator, StallPattern, no_stalls, random_stalls
 
 FRAMES = 5
 
 
-def _cell_models() -> str:
-    """Yosys' own models of the ECP5 cells, in one text."""
-    spec = importlib.util.find_spec("pyosys")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("the cell models of the package pyosys are not there")
-    folder = Path(next(iter(spec.submodule_search_locations)), "share", "lattice")
+def _netlist(rtl: Path, folder: Path, target: Target, *, dsp: bool = False) -> dict[str, Any]:
+    """Make `folder` a design folder of the mapped netlist, with the ports of the design.
 
-    # Synthesis uses the TRELLIS cells only; delays mean nothing here.
-    names = ("common_sim.vh", "ccu2c_sim.vh", "cells_sim_ecp5.v")
-    text = "".join((folder / name).read_text() for name in names)
-    text = re.sub(r"^`include .*", "", text, flags=re.MULTILINE)
-    text = text.replace("mem[i] <= INITVAL", "mem[i] = INITVAL")
-    text = re.sub(r"\bmodule DP16KD\(.*?\bendmodule\b", "", text, flags=re.DOTALL)  # it is empty
-    return re.sub(r"\bspecify\b.*?\bendspecify\b", "", text, flags=re.DOTALL) + _block_ram()
+    Args:
+        dsp: with DSP blocks: models of those of ECP5 and 7-series are empty.
 
-
-def _block_ram() -> str:
-    """The block RAM: its ports around our model."""
-    sides, parameters, ports, inside = "AB", [], [], []
-    parameters = [f"parameter [319:0] INITVAL_{k:02X} = 0" for k in range(64)]
-    for name in ("DATA_WIDTH", "REGMODE", "WRITEMODE", "CSDECODE"):
-        parameters += [f"parameter {name}_{side} = 0" for side in sides]
-    parameters += [f"parameter {name}{s}MUX = 0" for name in ("CLK", "OCE") for s in sides]
-    parameters += [f"parameter {n} = 0" for n in ("GSR", "RESETMODE", "ASYNC_RESET_RELEASE")]
-    for side, low in zip(sides, "ab", strict=True):
-        single = ("CLK", "CE", "OCE", "WE")
-        ports += [f"input {name}{side}" for name in (*single, "RST", "CS0", "CS1", "CS2")]
-        inside += [f".{name.lower()}{low}({name}{side})" for name in single]
-        for bus, width, way in (("AD", 14, "input"), ("DI", 18, "input"), ("DO", 18, "output")):
-            bits = [f"{bus}{side}{bit}" for bit in range(width)]
-            ports += [f"{way} {bit}" for bit in bits]
-            inside.append(f".{bus.lower()}{low}({{{', '.join(reversed(bits))}}})")
-    ports = [re.sub(r"CS(\d)(\w)", r"CS\2\1", port) for port in ports]
-    init = ", ".join(f"INITVAL_{k:02X}" for k in reversed(range(64)))
-    names = [f"{n}_{s}" for n in ("DATA_WIDTH", "REGMODE") for s in sides] + ["OCEAMUX", "OCEBMUX"]
-    given = ", ".join([f".INIT({{{init}}})", *(f".{name}({name})" for name in names)])
-    head = f"module DP16KD #({', '.join(parameters)}) ({', '.join(ports)});\n"
-    body = f"  BLOCK_RAM #({given}) i_ram ({', '.join(inside)});\nendmodule\n"
-    return head + body + (Path(__file__).parent / "block_ram.v").read_text()
-
-
-def _netlist(rtl: Path, folder: Path, style: str) -> Path:
-    """Design folder of the mapped netlist, with the ports of the design."""
-    # Without DSP blocks: their models are empty.
-    options = SynthesisOptions(dsp=False)
-    made = synthesise(rtl, load_target("ecp5-25k"), folder / "synthesis", options=options)
-    cells = top_of(read_modules(made.netlist), made.netlist)["cells"].items()
-    rams = {name: cell["parameters"] for name, cell in cells if cell["type"] == "DP16KD"}
-    assert bool(rams) is (style == "block")
-    plain = {owner_of(name) for name, have in rams.items() if "OUTREG" not in have.values()}
-    assert plain <= {"i_pool"}  # its running maxima are compared at once
-    if rams:
-        assert {"i_conv", "i_conv_window", "i_scores_fifo"} <= set(map(owner_of, rams))
+    Returns:
+        the cells.
+    """
+    options = SynthesisOptions(dsp=dsp)
+    made = synthesise(rtl, target, folder / "synthesis", options=options, timeout=1800)
+    cells: dict[str, Any] = top_of(read_modules(made.netlist), made.netlist)["cells"]
     table = json.loads((rtl / "design.json").read_text())
     write_gates(made.netlist, table["top"], folder)
-    (folder / "cells.v").write_text(_cell_models())
+    types = {cell["type"] for cell in cells.values() if not cell["type"].startswith("$")}
+    (folder / "cells.v").write_text(cell_models(target.family, sorted(types)))
     table |= {"files": ["gates.v", "cells.v"], "memories": []}
     (folder / "design.json").write_text(json.dumps(table))
-    return folder
+    return cells
+
+
+def _equal(folder: Path, graph: Graph, hardware: Graph, stalls: Sequence[StallPattern]) -> None:
+    """The netlist in a folder gives the integers of the graph, in as many cycles as predicted."""
+    feeds = random_feeds(graph, FRAMES, np.random.default_rng(6))
+    expected = graph.run(feeds)
+    assert len(np.unique(expected[graph.outputs[0]], axis=0)) == FRAMES  # all frames differ
+    gates = Simulator.build(folder)
+    beats = gates.pack({f"s_axis_{i}": feeds[edge] for i, edge in enumerate(graph.inputs)})
+    for stall in stalls:
+        result = gates.run(beats, FRAMES, stall)
+        for number, edge in enumerate(graph.outputs):
+            got = result.levels[f"m_axis_{number}"].reshape(expected[edge].shape)
+            np.testing.assert_array_equal(got, expected[edge])
+        if stall.name == "none":
+            assert result.interval == analyse(hardware).interval
 
 
 @pytest.mark.parametrize("style", ["distributed", "block"])
@@ -101,15 +82,48 @@ def test_mapped_network_gives_the_integers_of_the_graph(tmp_path: Path, style: s
     placed["scores_fifo"] = NodeFolding(ram_style=style)
     hardware = map_graph(graph, Folding(placed))
     emit(hardware, tmp_path / "rtl")
-    feeds = random_feeds(graph, FRAMES, np.random.default_rng(6))
-    expected = graph.run(feeds)
-    assert len(np.unique(expected[graph.outputs[0]], axis=0)) == FRAMES  # all frames differ
-    gates = Simulator.build(_netlist(tmp_path / "rtl", tmp_path, style))
-    beats = gates.pack({f"s_axis_{i}": feeds[edge] for i, edge in enumerate(graph.inputs)})
-    for stalls in (no_stalls(), random_stalls(0.5, 3)):
-        result = gates.run(beats, FRAMES, stalls)
-        for number, edge in enumerate(graph.outputs):
-            got = result.levels[f"m_axis_{number}"].reshape(expected[edge].shape)
-            np.testing.assert_array_equal(got, expected[edge])
-        if stalls.name == "none":
-            assert result.interval == analyse(hardware).interval
+    cells = _netlist(tmp_path / "rtl", tmp_path, load_target("ecp5-25k"))
+    rams = {name: cell["parameters"] for name, cell in cells.items() if cell["type"] == "DP16KD"}
+    assert bool(rams) is (style == "block")
+    plain = {owner_of(name) for name, have in rams.items() if "OUTREG" not in have.values()}
+    assert plain <= {"i_pool"}  # its running maxima are compared at once
+    if rams:
+        assert {"i_conv", "i_conv_window", "i_scores_fifo"} <= set(map(owner_of, rams))
+    _equal(tmp_path, graph, hardware, (no_stalls(), random_stalls(0.5, 3)))
+
+
+def test_registers_in_dsp_blocks_of_ultrascale_keep_the_integers(tmp_path: Path) -> None:
+    """In DSP48E2 with the register that stood behind it (`build/dsp_registers`)."""
+    need(missing_for("verilator"))
+    net = Net((3, 3, 2), "int8", "int8", seed=3)
+    graph = net.conv(4, 2).threshold().flatten().dense(4, bias=True, name="scores").finish()
+    placed = {
+        node.name: NodeFolding(pe=2, res_type="dsp")
+        for node in template(graph)
+        if node.op == "matvec"
+    }
+    hardware = map_graph(graph, Folding(placed), MapOptions("xcup"))
+    emit(hardware, tmp_path / "rtl")
+    cells = _netlist(tmp_path / "rtl", tmp_path, load_target("xczu9eg"), dsp=True)
+    blocks = [cell["parameters"] for cell in cells.values() if cell["type"] == "DSP48E2"]
+    assert len(blocks) == graph_resources(hardware, "xcup").dsp > 0
+    assert all(int(have["PREG"], 2) == 1 for have in blocks)
+    _equal(tmp_path, graph, hardware, (no_stalls(), random_stalls(0.5, 3)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", ["ecp5-45k", "ice40-hx8k"])
+def test_digits_after_synthesis_gives_the_integers_of_its_graph(tmp_path: Path, name: str) -> None:
+    """The demo's network, folded as its recipe asks, for each family with a flow to a bitstream."""
+    need(missing_for("verilator"))
+    graph, target = digits_like(), load_target(name)
+    budget = Resources(lut=3400, ff=target.capacity.ff, bram=20, dsp=0)
+    folding = search_folding(graph, FillGoal(budget), family=target.family)
+    hardware = map_graph(graph, folding, MapOptions(target.family))
+    emit(hardware, tmp_path / "rtl")
+    cells = _netlist(tmp_path / "rtl", tmp_path, target)
+    if target.family == "ecp5":  # the edits of the netlist are in it
+        assert any(cell["parameters"].get("REGMODE_A") == "OUTREG" for cell in cells.values())
+        assert any("_carry" in cell for cell in cells)
+    _equal(tmp_path, graph, hardware, (no_stalls(), random_stalls(0.5, 3)))

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bitwright.base.errors import ToolError
 from bitwright.base.figures import Resources
@@ -280,7 +281,7 @@ def _result(
 
 
 def parse_statistics(text: str, *, where: str) -> dict[str, int]:
-    """Cells of each type in the whole design, from ``stat -json``.
+    """Cells of each type in the whole design, from ``stat -json``; instances are none.
 
     Yosys prints words before and after the JSON object in some versions; they are skipped.
 
@@ -291,7 +292,12 @@ def parse_statistics(text: str, *, where: str) -> dict[str, int]:
     try:
         table = parse_json(text[start : end + 1])
         counts = table["design"]["num_cells_by_type"]
-        cells = {str(name).removeprefix("\\"): int(number) for name, number in counts.items()}
+        kept = table.get("modules", {})  # instances of modules that were not flattened
+        cells = {
+            str(name).removeprefix("\\"): int(number)
+            for name, number in counts.items()
+            if name not in kept and f"\\{name}" not in kept
+        }
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ToolError(f"the statistics cannot be read: {error!r}", where=where) from error
     if not cells:
@@ -304,10 +310,11 @@ def parse_statistics(text: str, *, where: str) -> dict[str, int]:
 
 
 def instance_resources(netlist: Path, family: str, within: str = "") -> dict[str, Resources]:
-    """Resources of each instance of a flattened netlist, packed.
+    """Resources of each instance of the top module of a netlist, packed.
 
     Args:
-        netlist: JSON netlist with one module that is not a cell library's.
+        netlist: JSON netlist; what is flattened in it counts by the names of its cells, an instance
+            whose module was kept (Yosys' attribute `keep_hierarchy`) as that module.
         family: of the cells.
         within: look one level down, inside this instance of the top module; the rest counts as
             :data:`TOP_GLUE`.
@@ -315,16 +322,40 @@ def instance_resources(netlist: Path, family: str, within: str = "") -> dict[str
     Raises:
         ToolError: the netlist cannot be read or has no top module.
     """
-    top = top_of(read_modules(netlist), netlist)
-    counters: dict[str, Counter[str]] = {}
+    modules = read_modules(netlist)
     with readable(netlist):
-        for name, cell in top["cells"].items():
+        top, kept = top_of(modules, netlist), {}
+        for name in {cell["type"] for cell in top["cells"].values()} & set(modules):
+            if not modules[name]["attributes"].keys() & {
+                "blackbox",
+                "whitebox",
+            }:  # no model of a cell
+                parts = _instances(modules[name], {}, family)
+                kept[name] = sum(parts.values(), Resources())
+        return _instances(top, kept, family, within)
+
+
+def _instances(
+    module: Mapping[str, Any], kept: Mapping[str, Resources], family: str, within: str = ""
+) -> dict[str, Resources]:
+    """What each instance in a module takes.
+
+    Args:
+        kept: what the modules take whose instances were not flattened.
+    """
+    counters: dict[str, Counter[str]] = {}
+    found: dict[str, Resources] = {}
+    for name, cell in module["cells"].items():
+        if cell["type"] in kept:
+            found[name] = kept[cell["type"]]
+        else:
             counters.setdefault(owner_of(name, within), Counter())[cell["type"]] += 1
-        found = {owner: count_resources(family, c) for owner, c in sorted(counters.items())}
-        for name, luts in added_luts(top, family).items():
-            owner = owner_of(name, within)
-            found[owner] = found.get(owner, Resources()) + Resources(lut=luts)
-        return found
+    for owner, cells in sorted(counters.items()):
+        found[owner] = found.get(owner, Resources()) + count_resources(family, cells)
+    for name, luts in added_luts(module, family).items():
+        owner = owner_of(name, within)
+        found[owner] = found.get(owner, Resources()) + Resources(lut=luts)
+    return found
 
 
 def owner_of(cell: str, within: str = "") -> str:

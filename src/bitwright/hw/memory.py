@@ -130,6 +130,7 @@ _LUTRAM: dict[str, tuple[int, int, int]] = {
 _LUTROM = {"ecp5": 16, "ice40": 16, "xc7": 64, "xcup": 64, "cyclonev": 64}
 # A block RAM is taken where it saves more LUTs than this.
 _LUTS_WORTH_A_BRAM = 96
+_DEEPEST_CHOICE = 256  # words of a read-write memory that a tool may make of LUT RAM unasked
 
 
 def ram_luts(family: str, depth: int, width: int) -> float:
@@ -165,6 +166,8 @@ def ram_style(family: str, depth: int, width: int, style: str = "auto") -> str:
     """`distributed` or `block` for a read-write memory; `auto` is made definite."""
     if family == "cyclonev" and depth > _LUTRAM[family][0]:
         return "block"  # Yosys maps no deeper memory to MLABs
+    if style == "auto" and depth > _DEEPEST_CHOICE:
+        return "block"  # as `mem_ram` asks for
     costs = ram_luts(family, depth, width), bram_count(family, depth, width)
     return choose_style(style, *costs)
 

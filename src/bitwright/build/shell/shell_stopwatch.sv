@@ -23,7 +23,7 @@ module shell_stopwatch (
   logic        begins;
   logic [31:0] count_q;
   // A clock late, all together: some of them come out of the core.
-  logic        in_fire_q, in_last_q, hungry_q, blocked_q, out_last_q;
+  logic        in_fire_q, in_last_q, hungry_q, blocked_q, out_last_q, sent_q;
 
   assign begins   = in_fire_q & ~inside_q;
   assign cycles_o = state_q == DONE ? count_q : '0;
@@ -34,6 +34,7 @@ module shell_stopwatch (
     hungry_q   <= hungry_i;
     blocked_q  <= blocked_i;
     out_last_q <= out_last_i;
+    sent_q     <= sent_i;
   end
 
   always_ff @(posedge clk_i) begin : p_state
@@ -43,13 +44,13 @@ module shell_stopwatch (
       frames_q <= '0;
     end else begin
       if (in_fire_q) inside_q <= ~in_last_q;
-      if (begins && !sent_i) frames_q <= frames_q + 1'b1;
-      if (!begins && sent_i) frames_q <= frames_q - 1'b1;
+      if (begins && !sent_q) frames_q <= frames_q + 1'b1;
+      if (!begins && sent_q) frames_q <= frames_q - 1'b1;
       unique case (state_q)
         IDLE:    if (begins && frames_q == '0) state_q <= RUNNING;
         RUNNING: if (hungry_q && inside_q) state_q <= IDLE;
         else if (out_last_q) state_q <= DONE;
-        default: if (sent_i) state_q <= IDLE;
+        default: if (sent_q) state_q <= IDLE;
       endcase
     end
   end

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simple dual-port RAM, one write and one synchronous read port, latency 1. The user never reads
 // an address in the cycle in which it is written (asserted in simulation), so no bypass is
-// built. Style: 0 the tool chooses, 1 block RAM, 2 LUT RAM. Contents are undefined at start.
+// built. Style: 0 the tool chooses, but block RAM beyond 256 words (Yosys 0.70 gives up on a deeper
+// LUT RAM of UltraScale+ with one address), 1 block RAM, 2 LUT RAM. Contents are undefined at start.
 // Attributes: of Vivado and Yosys, or, where Quartus reads this file, its own (names of Cyclone V).
 `default_nettype none
 `ifdef ALTERA_RESERVED_QIS
@@ -33,7 +34,7 @@ module mem_ram #(
   end
 `endif
 
-  if (Style == 1) begin : gen_block
+  if (Style == 1 || (Style == 0 && Depth > 256)) begin : gen_block
     (* `MEM_RAM_BLOCK *) logic [Width-1:0] mem [0:Depth-1];
     always_ff @(posedge clk_i) begin : p_access
       if (wr_en_i) mem[wr_addr_i] <= wr_data_i;

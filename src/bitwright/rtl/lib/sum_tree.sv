@@ -5,8 +5,9 @@
 // its terms as its carry in; that of the other goes on. Levels = $clog2(Terms); the output of a
 // level is registered where the number of adders from it to the end of the whole sum, After behind
 // this tree, is a multiple of Step. Step = 1: every level is. Latency: the registered levels.
-// Operands are extended by hand, and so are unsigned: adders of three and more numbers, which Yosys
-// would make of several without a register between them, cost more than these.
+// Yosys would make adders of three and more numbers of several without a register between them;
+// these cost up to twice as much as carry chains. So operands are extended by hand, and the carry
+// stands below bit 0, beside a one: then no operand is just a sum, of products neither.
 `default_nettype none
 module sum_tree #(
   parameter int Terms  = 1,  // of more it contains itself, which no top can in Verilator
@@ -69,9 +70,13 @@ module sum_tree #(
       assign high = {{OutW{(Signed == 1 || (Signed == 2 && Last == Terms - 1))
                            & terms_i[Last*Width+Width-1]}}, terms_i[Last*Width +: Width]};
       if (Last > 2 * n) begin : gen_add
-        assign sums[n*OutW +: OutW] = low[OutW-1:0] + (high[OutW-1:0] << Shift)
-                                      + OutW'(carries_i[2*n]);
+        logic [OutW:0] full;
+        logic          unused_low;
+
+        assign full = {low[OutW-1:0], 1'b1} + {high[OutW-1:0] << Shift, carries_i[2*n]};
+        assign sums[n*OutW +: OutW] = full[OutW:1];
         assign lefts[n] = carries_i[Last];
+        assign unused_low = full[0];
       end else begin : gen_pass
         assign sums[n*OutW +: OutW] = low[OutW-1:0];
         assign lefts[n] = carries_i[2*n];
