@@ -2,9 +2,9 @@
 // The fetcher: reads the program from start_i on, from base_i (a multiple of 4 KiB), in bursts of
 // Burst words, as far ahead as its FIFO of Places words has room, and deals instructions to the
 // queues of the units, one in 256 / Width cycles. HALT, an opcode that is none (bad_o), or words
-// with an error end it: halted_o from when everything that was asked has come. It may read up to
-// Places words behind HALT. What was dealt is the program's beginning, which waits for no token
-// that is not given in it.
+// with an error end it: halted_o from when all that was asked has come, and what stood before is
+// dealt. It may read up to Places words behind HALT. What was dealt is the program's beginning,
+// which waits for no token that is not given in it.
 `default_nettype none
 module engine_fetch #(
   parameter int Width     = 64,
@@ -48,7 +48,7 @@ module engine_fetch #(
   logic [Width-1:0]     beat;
   assign request  = run_i & ~over_q & (~ar_valid_o | ar_ready_i) & (free_q >= FreeWidth'(Burst));
   assign taken    = beat_valid & beat_ready;
-  assign halted_o = run_i & over_q & ~ar_valid_o & (free_q == FreeWidth'(Places));
+  assign halted_o = run_i & over_q & ~ar_valid_o & (free_q == FreeWidth'(Places)) & (valid_o == '0);
   assign ar_len_o = 8'(Burst - 1);
 
   always_ff @(posedge clk_i) begin : p_request
@@ -101,9 +101,9 @@ module engine_fetch #(
       full_q <= (full_q & ~deal) | (taken & (count_q == '1));
       over_q <= is_halt | is_bad | r_error_i;
     end else begin
-      full_q <= 1'b0;
+      full_q <= full_q & ~deal;  // a queue that has no room yet still gets what stands before it
     end
-    if (taken) word_o <= {beat, word_o[255:Width]};
+    if (taken && !over_q) word_o <= {beat, word_o[255:Width]};
     if (start_i) begin
       bad_o <= 1'b0;
     end else if (!over_q && (is_halt || is_bad)) begin
