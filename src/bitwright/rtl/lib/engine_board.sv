@@ -10,6 +10,7 @@ module engine_board #(
   parameter int FeatureWords  = 32768,
   parameter int WeightRows    = 1024,
   parameter int ParameterRows = 512,
+  parameter int PostLanes     = 1,
   parameter int Burst         = 14,
   parameter int MemoryWords   = 4194304,
   parameter int RowWidth      = 13,
@@ -66,7 +67,7 @@ module engine_board #(
 
   engine #(
     .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .FeatureWords(FeatureWords),
-    .WeightRows(WeightRows), .ParameterRows(ParameterRows)
+    .WeightRows(WeightRows), .ParameterRows(ParameterRows), .PostLanes(PostLanes)
   ) i_engine (
     .ap_clk, .ap_rst_n, .start_i(start), .done_o(done), .code_o(code), .error_o(error),
     .cycles_o(cycles), .events_o(), .gmem0_base(32'd0),

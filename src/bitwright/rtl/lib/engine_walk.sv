@@ -4,10 +4,9 @@
 // All counts are given less one. A group of pixels takes max(taps * passes, Drain) cycles (fast_i:
 // Drain / 2), an instruction its groups and Gap cycles: start_i in cycle t, first tap in t + 1,
 // ready_o again in t + groups + Gap; where a group has fewer than Drain steps (short_i), the first
-// tap and all behind it come Drain - 1 cycles later. So from the last tap of an instruction to the
-// last tap of the first group of the next one there are Drain + Gap + 1 cycles or more. Addresses
-// and coordinates are those of pixel 0 of the group; they wrap. Inputs must hold from start_i until
-// ready_o. What the outputs mean: engine_places.
+// tap and all behind it come Drain - 1 cycles later. So from the last tap of an instruction to that
+// of the first group of the next there are Drain + Gap + 1 cycles or more. Addresses, coordinates:
+// those of pixel 0 of the group; they wrap. Inputs hold from start_i until ready_o.
 `default_nettype none
 module engine_walk #(
   parameter int AddrWidth   = 15,

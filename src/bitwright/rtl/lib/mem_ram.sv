@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simple dual-port RAM, one write and one synchronous read port, latency 1. The user never reads
-// an address in the cycle in which it is written (asserted in simulation), so no bypass is
-// built. Style: 0 the tool chooses, but block RAM beyond 256 words (Yosys 0.70 gives up on a deeper
-// LUT RAM of UltraScale+ with one address), 1 block RAM, 2 LUT RAM. Contents are undefined at start.
+// an address in the cycle in which it is written (asserted in simulation), so no bypass is built.
+// Style: 0 the tool chooses, but block RAM beyond 256 words (Yosys 0.70 gives up on a deeper LUT
+// RAM of UltraScale+ with one address), 1 block RAM, 2 LUT RAM. Contents are undefined at start.
 // Attributes: of Vivado and Yosys, or, where Quartus reads this file, its own (names of Cyclone V).
 `default_nettype none
 `ifdef ALTERA_RESERVED_QIS
