@@ -31,7 +31,8 @@ class Constants:
 
     Attributes:
         exec_start: X: cycles of an EXEC besides its groups (c0).
-        exec_result: X: cycles from its end to its signal (c1).
+        exec_result: X: cycles from its end to its signal (c1), with up to 8 lanes; see
+            `EngineConfig.exec_result`.
         conf: X: cycles of a CONF.
         load_start, store_start: L, S: cycles of an instruction besides its bursts.
         burst: cycles of a burst besides its words.
@@ -149,6 +150,11 @@ class EngineConfig:
     def drain(self) -> int:
         """D: cycles in which a group's results leave, ``P * O`` through P post lanes."""
         return max(self.outputs, 8)
+
+    @property
+    def exec_result(self) -> int:
+        """c1: what the constant says for 8 lanes, and a cycle more for each result behind them."""
+        return self.constants.exec_result + self.drain - 8
 
     def leaves(self, post: Post, result: Result, lookup: bool) -> int:
         """D for results of this kind: half of it where two post lanes of a pixel can work."""

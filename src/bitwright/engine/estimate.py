@@ -128,7 +128,7 @@ def _end(
     """When the unit is free, when the instruction is complete, when the memory is free."""
     if isinstance(instruction, Exec):
         end = begin + exec_period(instruction, *settings, config)
-        return end, end + config.constants.exec_result, memory
+        return end, end + config.exec_result, memory
     if isinstance(instruction, Load | Store):
         # Loads and stores share the memory; whoever begins first has it.
         end = max(begin, memory) + move_cycles(instruction, config)

@@ -116,7 +116,7 @@ def simulate(
     table = _table(program, config)
     begin = np.full((runs, len(table)), -1, np.int64)
     end, start, done = begin.copy(), np.zeros(runs, np.int64), np.zeros(runs, np.int64)
-    shape = np.array([config.lanes, config.constants.exec_result, runs, pause, limit], np.int64)
+    shape = np.array([config.lanes, config.exec_result, runs, pause, limit], np.int64)
     outside = np.array(
         [memory.base, memory.latency, memory.jitter, int(memory.mixed), size, seed * 1000 + 900],
         np.int64,

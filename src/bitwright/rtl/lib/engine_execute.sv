@@ -18,7 +18,7 @@ module engine_execute #(
   localparam int Width     = 8 * Lanes,
   localparam int Drain     = Lanes > 8 ? Lanes : 8,
   localparam int Start     = 8,
-  localparam int Total     = 35,  // from the last tap to its last result
+  localparam int Total     = 27 + Drain,  // from the last tap to its last result
   localparam int BankWidth = $clog2(Pixels),
   localparam int RowWidth  = AddrWidth - BankWidth,
   localparam int WeightWidth = $clog2(WeightRows)
