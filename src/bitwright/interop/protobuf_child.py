@@ -25,13 +25,8 @@ def main() -> None:
     pool.AddSerializedFile(Path(schema).read_bytes())
     kind = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
     _LIMITS["confine"](int(memory), int(seconds))
-    try:
+    with _LIMITS["blaming_the_file"]():  # it says the same of no memory and of what is no message
         kind().ParseFromString(Path(source).read_bytes())
-    except MemoryError:
-        sys.exit(_LIMITS["NO_MEMORY"])
-    except Exception as error:  # protobuf says the same of no memory and of what is no message
-        print(_LIMITS["said"](error), file=sys.stderr)
-        sys.exit(_LIMITS["WRONG"])
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 #: How a process ends where something is wrong with the file, and where its memory ran out.
@@ -38,3 +40,17 @@ def said(error: BaseException) -> str:
     """What an error says, in one line."""
     lines = f"{type(error).__name__}: {error}"[:_MOST_SAID].splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+@contextmanager
+def blaming_the_file() -> Iterator[None]:
+    """Whatever is raised inside is the file's fault, since the libraries that read it raise many
+    kinds: the process ends with `WRONG` and one line on standard error, or with `NO_MEMORY`.
+    """
+    try:
+        yield
+    except MemoryError:
+        sys.exit(NO_MEMORY)
+    except Exception as error:
+        print(said(error), file=sys.stderr)
+        sys.exit(WRONG)
