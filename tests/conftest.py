@@ -98,9 +98,10 @@ def require(reason: str | None) -> None:
     pytest.skip(reason)
 
 
-@pytest.fixture(autouse=True)
-def _tier_needs(request: pytest.FixtureRequest) -> None:
-    require(missing_for(_tier(request.path)))
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture: those of a module or a session would meet the missing need first."""
+    require(missing_for(_tier(item.path)))
 
 
 @pytest.fixture(scope="session")

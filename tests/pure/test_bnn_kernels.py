@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from bitwright.base.errors import DataError, ModelError
 from bitwright.base.native import find_compiler
 from bitwright.ir.executor import Executor
+from bitwright.ir.executor.xnor import unpack_signs
 from bitwright.papers.bnn_soc.graph import binary_graph
 from bitwright.papers.bnn_soc.kernels import BINARY, vector_mult
 from bitwright.papers.bnn_soc.model import FORMAT, Model, decide
-from bitwright.papers.bnn_soc.packing import pack32, unpack32
+from bitwright.papers.bnn_soc.packing import pack32
 from bitwright.papers.bnn_soc.settings import Settings, initial_weights
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
@@ -56,7 +57,7 @@ def test_packed_rows_come_back(rows: int, columns: int) -> None:
     levels = signs(np.random.default_rng(columns), rows, columns)
     words = pack32(levels)
     assert words.shape == (rows, -(-columns // 32))
-    assert np.array_equal(unpack32(words, columns), levels)
+    assert np.array_equal(unpack_signs(words, columns), levels)
     first = [(int(words[0, j // 32]) >> (j % 32)) & 1 for j in range(columns)]
     assert first == list((levels[0] > 0).astype(int))
 

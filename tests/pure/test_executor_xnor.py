@@ -119,5 +119,5 @@ def test_what_does_not_fit_is_refused() -> None:
         matrix.product(signs(random, 5, 130), engine="gpu")
     with pytest.raises(DataError, match="expected a matrix"):
         BinaryMatrix(np.zeros(5, np.int8))
-    with pytest.raises(DataError, match="130 columns take 3 words"):
+    with pytest.raises(DataError, match="130 columns take rows of 3 words"):
         unpack_signs(np.zeros((2, 2), np.uint64), 130)

@@ -76,18 +76,21 @@ def pack_signs(levels: Levels, library: ctypes.CDLL | None = None) -> Words:
     return words
 
 
-def unpack_signs(words: Words, columns: int) -> NDArray[np.int8]:
-    """The levels +1 and -1 that `pack_signs` packed.
+def unpack_signs(words: NDArray[np.unsignedinteger[Any]], columns: int) -> NDArray[np.int8]:
+    """The levels +1 and -1 that `pack_signs` packed, or that lie like that in shorter words.
 
     Raises:
         DataError: the words of a row are not as many as the columns need.
     """
-    if words.ndim != 2 or words.shape[1] != -(-columns // _WORD):
+    size = words.dtype.itemsize
+    wanted = -(-columns // (8 * size))
+    if words.ndim != 2 or words.shape[1] != wanted:
         raise DataError(
-            f"{columns} columns take {-(-columns // _WORD)} words a row, got shape {words.shape}",
+            f"{columns} columns take rows of {wanted} words, got shape {words.shape}",
             where="packed matrix",
+            hint="the file is damaged, or its sizes are those of another network",
         )
-    octets = np.ascontiguousarray(words.astype("<u8")).view(np.uint8)
+    octets = np.ascontiguousarray(words.astype(f"<u{size}")).view(np.uint8)
     bits = np.unpackbits(octets, axis=1, bitorder="little", count=columns)
     return (2 * bits.astype(np.int8) - 1).astype(np.int8)
 

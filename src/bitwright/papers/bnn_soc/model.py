@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import BitwrightError, DataError
 from bitwright.base.files import atomic_write, read_bytes
-from bitwright.ir.executor.xnor import BinaryMatrix
+from bitwright.ir.executor.xnor import BinaryMatrix, unpack_signs
 from bitwright.papers.bnn_soc.numbers import Floats, activate
-from bitwright.papers.bnn_soc.packing import pack32, unpack32, words_of
+from bitwright.papers.bnn_soc.packing import pack32, words_of
 from bitwright.papers.bnn_soc.settings import Settings
 
 FORMAT = "bitwright-bnn-1"
@@ -162,7 +162,7 @@ def _matrix(arrays: dict[str, Any], s: Settings, number: int, where: str) -> NDA
                 where=where,
                 hint="the file is damaged, or its sizes are those of another network",
             )
-        return unpack32(packed, inputs)
+        return unpack_signs(packed, inputs)
     if plain is not None and plain.dtype == np.float32 and np.isfinite(plain).all():
         return plain  # type: ignore[no-any-return]
     raise DataError(f"no weights of layer {number}", where=where)

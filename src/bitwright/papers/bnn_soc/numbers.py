@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations, their derivatives and random numbers as ``native/trainer.h`` has them, in numpy.
+"""Activations, their derivatives and random numbers as ``native/network.h`` has them, in numpy.
 
 Everything is written out in additions, products and divisions of doubles in the order of the C
 program, so that both give the same bits on every machine; library functions differ in the last.

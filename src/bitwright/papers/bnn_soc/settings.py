@@ -19,7 +19,7 @@ _MOST_UNITS, _MOST_LAYERS = 1 << 20, 64
 
 
 class Activation(IntEnum):
-    """By the names of spec 2.3; the numbers are those of ``trainer.h``."""
+    """By the names of spec 2.3; the numbers are those of ``network.h``."""
 
     SIGMOID = 0
     TANH = 1

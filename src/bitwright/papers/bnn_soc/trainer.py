@@ -59,7 +59,7 @@ TRAINER = Program(
     name="bnn-trainer",
     package="bitwright.papers.bnn_soc",
     sources=("trainer.c", "forward.c", "backward.c"),
-    headers=("trainer.h",),
+    headers=("network.h",),
     functions={
         "bw_train": (None, POINTER, POINTER, POINTER, POINTER, POINTER, INT64, INT64),
         "bw_refresh": (None, POINTER),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One layer backwards, a share of its columns: the errors of the units in front of it through the weights as they
  * are, then the new masters, then their binary copy, in one pass over memory. */
-#include "trainer.h"
+#include "network.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>

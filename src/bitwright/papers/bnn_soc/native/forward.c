@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One layer forwards: the sums of a share of its units by the chosen kernel, activation, binarization. */
-#include "trainer.h"
+#include "network.h"
 
 #include <string.h>
 

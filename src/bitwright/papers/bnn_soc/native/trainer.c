@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "thread_pool.h"
-#include "trainer.h"
+#include "network.h"
 
 typedef struct {
   bw_network *net;

@@ -3,8 +3,8 @@
  * `reference.py` computes the same in numpy, operation by operation: compiled without fused multiply-add,
  * both give the same bits. Rows of weights have `stride` columns, a multiple of 64; those behind `inputs` are 0
  * and stay so. */
-#ifndef BW_TRAINER_H
-#define BW_TRAINER_H
+#ifndef BW_NETWORK_H
+#define BW_NETWORK_H
 #include <stdint.h>
 
 #define BW_INLINE static inline __attribute__((always_inline))
