@@ -31,11 +31,12 @@ from bitwright.engine import ENGINES, EngineConfig
 from bitwright.engine.checker import check_program
 from bitwright.engine.compiler import compile_graph
 from bitwright.engine.config import Constants
+from bitwright.engine.cost import fitting_dsps
 from bitwright.engine.estimate import by_layer, timeline, utilisation
 from bitwright.engine.image import EngineImage
 from bitwright.engine.timing import simulate
 from bitwright.ir import Graph, random_feeds
-from bitwright.rtl.emit_engine import emit_engine, fitting_dsps
+from bitwright.rtl.emit_engine import emit_engine
 from bitwright.sim import MemoryModel, ProgramJob, Simulator, StallPattern, run_program
 from bitwright.sim.engines import check_cycles
 

@@ -13,7 +13,7 @@ from tests.e2e.tiny import tiny_recipe
 from tests.e2e.tools import Tools
 from tests.engine_programs import SMALL
 
-from bitwright.base.errors import RecipeError, RunError
+from bitwright.base.errors import RecipeError, RunError, TargetError
 from bitwright.engine.image import EngineImage
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, load_graph
@@ -137,3 +137,13 @@ def test_an_unknown_engine(built: Path, tmp_path: Path) -> None:
     shutil.copytree(built, run)
     with pytest.raises((RecipeError, RunError), match="unknown engine 'e255'"):
         Pipeline(tiny_recipe(hardware={"kind": "engine", "engine": "e255"}), run).build()
+
+
+def test_an_engine_larger_than_the_target_is_refused_before_anything_is_trained(
+    tmp_path: Path,
+) -> None:
+    recipe = tiny_recipe(hardware={"kind": "engine", "engine": "e256", "target": "ecp5-25k"})
+    with pytest.raises(TargetError, match="take 186 block RAMs, ecp5-25k has 56") as caught:
+        Pipeline(recipe, tmp_path / "run").build()
+    assert "ecp5-85k" in str(caught.value)
+    assert not any((tmp_path / "run").glob("0*"))

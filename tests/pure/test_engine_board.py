@@ -13,7 +13,7 @@ from bitwright.build.plls import choose_clock
 from bitwright.build.sdram import needs_memory
 from bitwright.build.target import load_board
 from bitwright.engine.config import ENGINES
-from bitwright.engine.cost import block_rams, dsp_blocks
+from bitwright.engine.cost import block_rams, dsp_blocks, fitting_dsps
 from bitwright.engine.sdram import ULX3S
 
 
@@ -21,6 +21,14 @@ def test_blocks_of_e256_are_those_of_its_synthesis() -> None:
     """`benchmarks/engine_area.py e256 --dsps 4`, Yosys 0.70: 136 MULT18X18D, 186 DP16KD."""
     assert dsp_blocks(ENGINES["e256"], 4) == 136
     assert block_rams(ENGINES["e256"]) == 186
+
+
+def test_multipliers_go_to_post_lanes_first() -> None:
+    for name, lanes in (("e256", 4), ("e256-2", 4), ("e2048", 0)):
+        config = ENGINES[name]
+        assert fitting_dsps(config, 156) == lanes
+        assert lanes == 0 or dsp_blocks(config, lanes) <= 156 < dsp_blocks(config, lanes + 1)
+    assert dsp_blocks(ENGINES["e256-2"], 4) == 144
 
 
 @pytest.mark.parametrize("mhz", [25.0, 40.0, 50.0, 62.5])

@@ -20,7 +20,13 @@ def dsp_blocks(config: EngineConfig, dsps: int | None = None) -> int:
         dsps: lanes of a dot product that are multipliers of the device; None: all.
     """
     lanes = config.lanes if dsps is None else dsps
-    return config.pixels * (config.outputs * lanes + _POST_LANE)
+    return config.pixels * (config.outputs * lanes + _POST_LANE * config.post_lanes)
+
+
+def fitting_dsps(config: EngineConfig, multipliers: float) -> int:
+    """Lanes of a dot product that can be multipliers of a device with so many."""
+    left = int(multipliers) - dsp_blocks(config, 0)
+    return max(0, min(config.lanes, left // (config.pixels * config.outputs)))
 
 
 def block_rams(config: EngineConfig) -> int:

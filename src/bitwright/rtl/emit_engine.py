@@ -48,14 +48,6 @@ def parameters(config: EngineConfig, *, dsps: int | None = None) -> dict[str, in
     }
 
 
-def fitting_dsps(config: EngineConfig, multipliers: float) -> int:
-    """Lanes of a dot product that can be multipliers of a device with so many: a product each, and
-    two in every post lane.
-    """
-    left = int(multipliers) - 2 * config.pixels * config.post_lanes
-    return max(0, min(config.lanes, left // (config.pixels * config.outputs)))
-
-
 def emit_engine(config: EngineConfig, out_dir: Path, *, dsps: int | None = None) -> Path:
     """Write the RTL of an engine; the folder is whole or not there.
 

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from bitwright.base.errors import MismatchError, RecipeError, ToolError
+from bitwright.base.errors import MismatchError, RecipeError, TargetError, ToolError
 from bitwright.base.files import atomic_write, read_text
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.records import EngineLayerRow, EngineWaitRow
-from bitwright.build.target import load_target
+from bitwright.build.target import Target, load_target
 from bitwright.engine.checker import check_program
 from bitwright.engine.compiler import compile_graph
 from bitwright.engine.config import ENGINES, EngineConfig
+from bitwright.engine.cost import block_rams, fitting_dsps
 from bitwright.engine.estimate import Timeline, by_layer, timeline, utilisation
 from bitwright.engine.footprint import check_running
 from bitwright.engine.image import EngineImage
@@ -26,7 +27,7 @@ from bitwright.engine.timing import simulate
 from bitwright.ir import Graph, IntArray, random_feeds
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.results_hardware import ENGINE_IMAGE, EngineResult
-from bitwright.rtl.emit_engine import emit_engine, fitting_dsps
+from bitwright.rtl.emit_engine import emit_engine
 from bitwright.sim.memory import MemoryModel
 
 CONFIG, RTL = "engine.json", "rtl"
@@ -40,17 +41,34 @@ def engine_config(wanted: HardwareSection) -> EngineConfig:
     Raises:
         RecipeError: there is none of that name.
         DataError: the file cannot be read.
-        TargetError: it is no configuration.
+        TargetError: it is no configuration, or its memories do not fit the target.
     """
     if Path(wanted.engine).suffix == ".json":
-        return EngineConfig.from_json(read_text(Path(wanted.engine), most=_MOST_BYTES))
-    if wanted.engine not in ENGINES:
+        config = EngineConfig.from_json(read_text(Path(wanted.engine), most=_MOST_BYTES))
+    elif wanted.engine not in ENGINES:
         raise RecipeError(
             f"unknown engine {wanted.engine!r}",
             where="hardware.engine",
             hint=f"known are {', '.join(ENGINES)}; or name a JSON file",
         )
-    return ENGINES[wanted.engine]
+    else:
+        config = ENGINES[wanted.engine]
+    _require_memory(wanted.engine, config, load_target(wanted.target))
+    return config
+
+
+def _require_memory(name: str, config: EngineConfig, target: Target) -> None:
+    """Before anything is trained or synthesised, where a family's block RAMs are counted."""
+    if target.family != "ecp5" or block_rams(config) <= target.capacity.bram:
+        return
+    fits = [known for known, c in ENGINES.items() if block_rams(c) <= target.capacity.bram]
+    raise TargetError(
+        f"the engine's memories take {block_rams(config)} block RAMs, {target.name} has "
+        f"{target.capacity.bram:g}",
+        where=f"hardware.engine: {Path(name).name}",
+        hint=(f"engines that fit: {', '.join(fits)}; or take" if fits else "take")
+        + " a larger target (hardware.target=ecp5-85k), or a JSON file with smaller memories",
+    )
 
 
 def map_engine(
