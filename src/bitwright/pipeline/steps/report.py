@@ -244,6 +244,7 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
         "data SHA-256": data.digest,
         **({"inputs": data.inputs} if data.inputs else {}),
         **_training_facts(trained, found.noun),
+        **work.task.facts(),
         "integer graph": lowered.digest,
         "processor": cpu_name(),
     }
