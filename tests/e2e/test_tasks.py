@@ -173,7 +173,7 @@ def test_the_task_of_the_page_is_built(tmp_path: Path) -> None:
             RecipeError,
             "regression has none",
         ),
-        ("shapes-boxes-w4a4", "train.float.augmentation={flip: true}", RecipeError, "flip would"),
+        ("shapes-values-w4a4", "train.float.augmentation={flip: true}", RecipeError, "flip would"),
         ("shapes-boxes-w4a4", "model=digits_cnn", ModelError, "boxes and confidences"),
         ("shapes-boxes-w4a4", "task=finding", RecipeError, "unknown task 'finding'"),
     ],

@@ -96,8 +96,9 @@ def annotation_of(read: ReadFile, path: Path, image: str) -> tuple[str, bytes]:
         DataError: there is none, or it cannot be read.
     """
     inside = PurePosixPath(image)
-    for folder in _ANNOTATIONS:
-        name = str(inside.parent.parent / folder / f"{inside.stem}.xml")
+    folders = (*(inside.parent.parent / folder for folder in _ANNOTATIONS), inside.parent)
+    for folder in folders:
+        name = str(folder / f"{inside.stem}.xml")
         try:
             return f"{path}:{name}", read(name, _MOST_BYTES)
         except KeyError:  # not in the zip file
@@ -108,7 +109,7 @@ def annotation_of(read: ReadFile, path: Path, image: str) -> tuple[str, bytes]:
     raise DataError(
         "has no annotation",
         where=f"{path}:{image}",
-        hint=f"expected {inside.parent.parent / 'annotations' / inside.stem}.xml",
+        hint=f"expected {inside.parent.parent / 'annotations' / inside.stem}.xml, or beside it",
     )
 
 
@@ -141,16 +142,30 @@ def parse_voc(
     Raises:
         DataError: the file is no such annotation, or a box is empty or outside the image.
     """
-    try:
-        root = ElementTree.fromstring(content, ElementTree.XMLParser(target=_Plain()))
-    except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise DataError(f"is no XML file: {error}", where=where) from error
+    root = _parsed(content, where)
     boxes, labels = [], []
     for number, thing in enumerate(root.iter("object")):
         place = f"{where}, object {number + 1}"
         boxes.append(_box(thing.find("bndbox"), place, size))
         labels.append((thing.findtext("name") or "").strip())
     return np.asarray(boxes, dtype=np.float64).reshape(-1, 4), tuple(labels)
+
+
+def image_of_voc(content: bytes, where: str) -> str:
+    """The file that an annotation says it is of; empty if it says none.
+
+    Raises:
+        DataError: it is no XML file.
+    """
+    named = (_parsed(content, where).findtext("filename") or "").strip()
+    return named.replace("\\", "/").rpartition("/")[2]
+
+
+def _parsed(content: bytes, where: str) -> ElementTree.Element:
+    try:
+        return ElementTree.fromstring(content, ElementTree.XMLParser(target=_Plain()))
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise DataError(f"is no XML file: {error}", where=where) from error
 
 
 def _box(
@@ -182,7 +197,12 @@ def check_box(edges: Sequence[float], size: tuple[int, int] | None, where: str) 
     """
     xmin, ymin, xmax, ymax = edges
     if not (np.isfinite(edges).all() and xmin < xmax and ymin < ymax):
-        raise DataError(f"the box {edges} (xmin, ymin, xmax, ymax) is empty", where=where)
+        swapped = xmin > xmax or ymin > ymax
+        raise DataError(
+            f"the box {edges} (xmin, ymin, xmax, ymax) is empty"
+            + (": its corners are swapped" if swapped else ""),
+            where=where,
+        )
     if size is not None and (xmin < 0 or ymin < 0 or xmax > size[1] or ymax > size[0]):
         raise DataError(
             f"the box {edges} lies outside the image of {size[0]} x {size[1]} (H x W)", where=where

@@ -78,9 +78,7 @@ def of_several(finder: Finder) -> tuple[Metric, ...]:
     classes = max(1, finder.classes)
 
     def levels(outputs: Tensor, labels: Tensor) -> Tensor:
-        rows = [
-            _levels(found, truth, classes) for found, truth in finder.pairs(outputs, labels)
-        ]
+        rows = [_levels(found, truth, classes) for found, truth in finder.pairs(outputs, labels)]
         return torch.from_numpy(np.stack(rows))
 
     def mean_precision(sums: Floats) -> Floats:

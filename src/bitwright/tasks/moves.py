@@ -49,7 +49,7 @@ def move_boxes(labels: Tensor, moves: Tensor) -> Tensor:
     sides = kept_high - kept_low
     visible = sides.prod(dim=2) / (high - low).prod(dim=2)
     there = (visible >= _LEAST_VISIBLE) & (sides > _LEAST_SIDE).all(dim=2)
-    there |= labels[:, :, 0] == UNKNOWN  # what stands there does not matter
+    there &= labels[:, :, 0] != UNKNOWN
     found = torch.cat([labels[:, :, :1], kept_low, kept_high], dim=2)
     gone = torch.zeros_like(found)
     gone[:, :, 0] = UNKNOWN

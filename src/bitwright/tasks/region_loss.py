@@ -118,7 +118,9 @@ class RegionLoss:
                 where="region loss",
             )
         if images != len(output):
-            raise DataError(f"{len(output)} images, but true boxes of {images}", where="region loss")
+            raise DataError(
+                f"{len(output)} images, but true boxes of {images}", where="region loss"
+            )
         return output.view(len(output), len(self.anchors), each, *output.shape[2:])
 
     def _cross_entropy(self, own: Tensor, classes: Tensor) -> Tensor:

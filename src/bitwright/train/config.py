@@ -44,8 +44,8 @@ class Augmentation(Strict):
             window of random size, proportions (3:4 to 4:3) and place has, which is then resized
             (Szegedy et al. 2015). Of images in files (``data.stream``) it is cut out of the whole
             file.
-        jitter: each edge of the image moves in or out by up to this share of the side, and what lies
-            between them is resized to the image's size; zero comes in (as Darknet does).
+        jitter: each edge of the image moves in or out by up to this share of the side, and what
+            lies between them is resized to the image's size; zero comes in (as Darknet does).
         shift: largest move in pixels along each axis; what comes in is zero (pad and crop).
         flip: mirror left and right, for half of the images.
         rotate: largest turn in degrees, either way.

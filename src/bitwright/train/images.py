@@ -220,9 +220,7 @@ class Feed:
             )
         for part, (reals, cut) in zip(parts, ready, strict=True):
             how = self.augmentation
-            found, moves = augment_moving(
-                reals, how, generator, whole=len(part), share=self.share
-            )
+            found, moves = augment_moving(reals, how, generator, whole=len(part), share=self.share)
             yield found, then(cut, moves)
 
     def _from_memory(

@@ -226,9 +226,7 @@ def window_moves(windows: Tensor, images: Tensor) -> Tensor:
     left, top, right, bottom = windows.to(images.device).unbind(1)
     nothing = torch.zeros_like(left)
     across, down = right - left, bottom - top
-    return affine(
-        (width / across, nothing, -left / across), (nothing, height / down, -top / down)
-    )
+    return affine((width / across, nothing, -left / across), (nothing, height / down, -top / down))
 
 
 def cut_out(images: Tensor, windows: Tensor, *, padding: str = "border") -> Tensor:
