@@ -65,7 +65,7 @@ def test_from_images_and_boxes_to_the_report(folder: Path, tmp_path: Path, model
     simulated = json.loads((run / step_folder("simulate") / "result.json").read_text())
     assert simulated["differences"] == 0 and simulated["compared_values"] > 0
     report = Report.model_validate_json((run / step_folder("report") / "report.json").read_text())
-    assert report.classes == ("dark", "bright")
+    assert report.classes == ("bright", "dark")
     assert "shares of the image" in report.facts["anchors"]
     assert {"IoU", "false boxes"} <= set(report.quality[0].others)
     levels = [level.stage for sample in report.samples for level in sample.levels]

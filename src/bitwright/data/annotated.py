@@ -205,7 +205,7 @@ def _from_coco(files: _Files) -> _Named | None:
                 last: [path for path in paths if path.startswith(f"{folder}/" if folder else "")]
                 for last, paths in known.items()
             }
-            for said, boxes in parse_coco(content, files.where(place))[0].items():
+            for said, boxes in parse_coco(content, files.where(place)).items():
                 image = image_named(said, inside, files.where(place))
                 if image in named:
                     raise DataError("lists an image a second time", where=files.where(place))

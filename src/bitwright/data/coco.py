@@ -26,9 +26,9 @@ class CocoBox:
     where: str
 
 
-def parse_coco(content: bytes, where: str) -> tuple[dict[str, list[CocoBox]], tuple[str, ...]]:
-    """Boxes by the ``file_name`` of their image, in the order of the file, and names of classes in
-    the order of their numbers. Boxes of crowds (``iscrowd``) are left out.
+def parse_coco(content: bytes, where: str) -> dict[str, list[CocoBox]]:
+    """Boxes by the ``file_name`` of their image, in the order of the file. Boxes of crowds
+    (``iscrowd``) are left out.
 
     Raises:
         DataError: the file is no such JSON, or its parts contradict each other.
@@ -57,8 +57,7 @@ def parse_coco(content: bytes, where: str) -> tuple[dict[str, list[CocoBox]], tu
         edges = _edges(row.get("bbox"), sizes[row["image_id"]], place)
         box = CocoBox(categories[row["category_id"]], edges, place)
         found[images[row["image_id"]]].append(box)
-    order = sorted(categories, key=lambda key: (isinstance(key, str), key))
-    return found, tuple(dict.fromkeys(categories[key] for key in order))
+    return found
 
 
 def _edges(bbox: Any, size: tuple[Any, Any], where: str) -> tuple[float, ...]:
