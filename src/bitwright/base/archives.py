@@ -2,8 +2,8 @@
 """Packed files of strangers: zip, gzip, tar. What they unpack to is bounded before it is read.
 
 A few kilobytes can unpack to gigabytes. Real data does not shrink that far: what is unpacked may
-have `FREE` bytes, and more only if it is less than `RATIO` times as long as what it was packed in, and
-does not fill the machine. The members of a zip file share no bytes, so that together they were
+have `FREE` bytes, and more only if it is less than `RATIO` times as long as what it was packed in,
+and does not fill the machine. The members of a zip file share no bytes, so that together they were
 packed in no more than the file has.
 """
 
