@@ -31,7 +31,7 @@ from bitwright.base.progress import Progress, no_progress
 from bitwright.data.coco import image_named, parse_coco
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, check_growth, decode_map, read_size
-from bitwright.data.detection import annotation_of, check_box, image_of_voc, parse_voc
+from bitwright.data.detection import Room, annotation_of, check_box, read_voc
 from bitwright.data.folders import Cut, decode_listing, split_parts
 from bitwright.data.labels import UNKNOWN, Annotation, Classes, LabelKind, MapLabels
 from bitwright.data.listing import SPLITS, Listing, ReadFile, list_images, opened
@@ -194,6 +194,7 @@ def _from_coco(files: _Files) -> _Named | None:
     for name in files.names:
         known.setdefault(PurePosixPath(name).name, []).append(name)
     has_table = False
+    room = Room.of(files.listing.path)
     for folder in _folders(files.names):
         for file in COCO_FILES:
             place = f"{folder}/{file}".lstrip("/")
@@ -201,6 +202,7 @@ def _from_coco(files: _Files) -> _Named | None:
             if content is None:
                 continue
             has_table = True
+            room.take(len(content), files.where(place))
             inside = {
                 last: [path for path in paths if path.startswith(f"{folder}/" if folder else "")]
                 for last, paths in known.items()
@@ -225,19 +227,19 @@ def _from_coco(files: _Files) -> _Named | None:
 def _from_voc(files: _Files) -> _Named:
     named: _Named = {}
     stems = {PurePosixPath(name).stem for name in files.names}
+    room = Room.of(files.listing.path)
     for name in files.names:
         where, content = annotation_of(files.read, files.listing.path, name)
-        said = PurePosixPath(image_of_voc(content, where)).stem
+        found = read_voc(content, where, room=room)
+        said = PurePosixPath(found.image).stem
         if said != PurePosixPath(name).stem and said in stems:
             raise DataError(
                 f"names the image {said!r:.200}, but lies beside {PurePosixPath(name).name}",
                 where=where,
                 hint="the annotations of two images were mixed up: correct name or <filename>",
             )
-        corners, labels = parse_voc(content, where)
-        named[name] = [
-            (label, tuple(e), where) for label, e in zip(labels, corners.tolist(), strict=True)
-        ]
+        pairs = zip(found.labels, found.boxes.tolist(), strict=True)
+        named[name] = [(label, tuple(edges), where) for label, edges in pairs]
     return named
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from bitwright.base.errors import DataError
 from bitwright.base.files import parse_json
 
-_MOST_VALUES = 5_000_000
 _ROUNDING = 1.0  # pixels by which a box may reach over the edge of its image; it is cut off
 
 
@@ -34,7 +33,7 @@ def parse_coco(content: bytes, where: str) -> dict[str, list[CocoBox]]:
         DataError: the file is no such JSON, or its parts contradict each other.
     """
     try:
-        table = parse_json(content, _MOST_VALUES)
+        table = parse_json(content)
     except (ValueError, DataError) as error:
         raise DataError(f"is no JSON file: {error}", where=where) from error
     images = _named(table, "images", "file_name", where)
