@@ -20,7 +20,7 @@ QUICK = {
     "task.options": "{anchors: 2, objects: several, classes: true}",
     "train.float.epochs": 1, "train.float.warmup": 0,
     "train.quantized.self_study.epochs": 1, "train.quantized.tutor_study.epochs": 1,
-    "simulate.images": 3, "simulate.stall_images": 1, "report.sample_images": 2,
+    "simulate.images": "all", "simulate.stall_images": 1, "report.sample_images": 2,
     "hardware.target": "ecp5-45k",
 }  # fmt: skip
 

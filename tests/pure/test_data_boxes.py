@@ -138,6 +138,9 @@ def test_lists_of_pascal_voc_make_the_splits(tmp_path: Path) -> None:
     (lists / "test.txt").write_text("9\n")
     with pytest.raises(DataError, match="names '9', no image here"):
         load(tmp_path)
+    (lists / "test.txt").write_text("4\n")
+    with pytest.raises(DataError, match="measured would be trained on"):
+        load(tmp_path)
 
 
 def test_an_annotation_of_another_image_is_refused(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ def _splits(files: _Files) -> dict[str, list[int]]:
             found.setdefault(SPLITS[head], []).append(position)
         return found
     stems = {PurePosixPath(name).stem: position for position, name in enumerate(names)}
+    taken: dict[str, str] = {}
     for head, split in SPLITS.items():
         place = f"{_LISTS}/{head}.txt"
         content = files.optional(place)
@@ -148,6 +149,11 @@ def _splits(files: _Files) -> dict[str, list[int]]:
             stem = line.split()[0]  # VOC's lists of a class have a second column
             if stem not in stems:
                 raise DataError(f"names {stem!r:.200}, no image here", where=files.where(place))
+            if (other := taken.setdefault(stem, place)) != place:
+                raise DataError(
+                    f"names {stem!r:.200}, as {other} does: what is measured would be trained on",
+                    where=files.where(place),
+                )
             found.setdefault(split, []).append(stems[stem])
     return found or {"all": list(range(len(names)))}
 
