@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,22 @@ def test_what_was_put_in_front_stays_in_front() -> None:
     fitted = task.fitted(shapes(task))
     assert [metric.name for metric in fitted.metrics][:2] == ["mine", "IoU"]
     assert fitted.metrics[1].of_each is not task.metrics[1].of_each  # it knows the anchors
+
+
+@pytest.mark.parametrize("options", [{"anchors": 2}, {**MANY, "anchors": 2}])
+def test_a_task_goes_to_other_processes(options: dict[str, object]) -> None:
+    """Training on several devices sends it."""
+    task = detector(**options)
+    splits = shapes(task)
+    task = task.fitted(splits)
+    again = pickle.loads(pickle.dumps(task))
+    labels = torch.from_numpy(splits.test.labels)
+    channels = task.output(splits).size
+    outputs = torch.randn((24, channels, 4, 4), generator=torch.Generator().manual_seed(0))
+    for one, other in zip(
+        task.measure(outputs, labels), again.measure(outputs, labels), strict=True
+    ):
+        assert (one.metric.name, one.value) == (other.metric.name, other.value)
 
 
 def test_several_things_are_learned_with_augmentation_that_moves_them(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -50,24 +51,25 @@ def of_one(finder: Finder) -> tuple[Metric, ...]:
     is no true box: ``IoU``; whether that is more than a half; and ``covered``, the share of the
     true box that lies inside of the one found, which one source calls IoU.
     """
-
-    def best(outputs: Tensor, labels: Tensor, overlap: _Overlap) -> Floats:
-        values = []
-        for found, truth in finder.pairs(outputs, labels):
-            same = truth[truth[:, 0] == found.classes[0], 1:]
-            shared = float(overlap(found.boxes[:1], same).max(initial=0))
-            values.append(shared if len(truth) else np.nan)
-        return np.array(values)
-
-    def is_found(outputs: Tensor, labels: Tensor) -> Tensor:
-        shared = best(outputs, labels, iou)
-        return torch.from_numpy(np.where(np.isnan(shared), shared, shared > _ENOUGH))
-
     return (
-        Metric("IoU", lambda o, y: torch.from_numpy(best(o, y, iou))),
-        Metric("IoU above 0.5", is_found),
-        Metric("covered", lambda o, y: torch.from_numpy(best(o, y, overlap_over_truth))),
+        Metric("IoU", partial(_best, finder, iou)),
+        Metric("IoU above 0.5", partial(_is_found, finder)),
+        Metric("covered", partial(_best, finder, overlap_over_truth)),
     )
+
+
+def _best(finder: Finder, overlap: _Overlap, outputs: Tensor, labels: Tensor) -> Tensor:
+    values = []
+    for found, truth in finder.pairs(outputs, labels):
+        same = truth[truth[:, 0] == found.classes[0], 1:]
+        shared = float(overlap(found.boxes[:1], same).max(initial=0))
+        values.append(shared if len(truth) else np.nan)
+    return torch.from_numpy(np.array(values))
+
+
+def _is_found(finder: Finder, outputs: Tensor, labels: Tensor) -> Tensor:
+    shared = _best(finder, iou, outputs, labels)
+    return torch.where(shared.isnan(), shared, (shared > _ENOUGH).double())
 
 
 def of_several(finder: Finder) -> tuple[Metric, ...]:
@@ -76,38 +78,45 @@ def of_several(finder: Finder) -> tuple[Metric, ...]:
     missed; ``false boxes``: found ones that are no true box, an image.
     """
     classes = max(1, finder.classes)
-
-    def levels(outputs: Tensor, labels: Tensor) -> Tensor:
-        rows = [_levels(found, truth, classes) for found, truth in finder.pairs(outputs, labels)]
-        return torch.from_numpy(np.stack(rows))
-
-    def mean_precision(sums: Floats) -> Floats:
-        parts = sums.reshape(*sums.shape[:-1], classes, 2 * _LEVELS + 1)
-        truth = parts[..., -1]
-        each = average_precision(parts[..., :_LEVELS], parts[..., _LEVELS:-1], truth)
-        there = (truth > 0).sum(axis=-1)
-        mean: Floats = each.sum(axis=-1) / np.maximum(there, 1)
-        return mean
-
-    def overlap(outputs: Tensor, labels: Tensor) -> Tensor:
-        values = []
-        for found, truth in finder.pairs(outputs, labels):
-            _, shared = match(found.above(finder.enough), truth)
-            values.append(shared.sum() / len(truth) if len(truth) else np.nan)
-        return torch.from_numpy(np.array(values))
-
-    def too_many(outputs: Tensor, labels: Tensor) -> Tensor:
-        values = []
-        for found, truth in finder.pairs(outputs, labels):
-            numbers, _ = match(found.above(finder.enough), truth, least=_ENOUGH)
-            values.append(float((numbers < 0).sum()))
-        return torch.from_numpy(np.array(values))
-
     return (
-        Metric("AP50", levels, of_sums=mean_precision),
-        Metric("IoU", overlap),
-        Metric("false boxes", too_many, unit="", larger_is_better=False),
+        Metric(
+            "AP50",
+            partial(_level_sums, finder, classes),
+            of_sums=partial(_mean_precision, classes),
+        ),
+        Metric("IoU", partial(_overlap, finder)),
+        Metric("false boxes", partial(_too_many, finder), unit="", larger_is_better=False),
     )
+
+
+def _level_sums(finder: Finder, classes: int, outputs: Tensor, labels: Tensor) -> Tensor:
+    pairs = finder.pairs(outputs, labels)
+    return torch.from_numpy(np.stack([_levels(found, truth, classes) for found, truth in pairs]))
+
+
+def _mean_precision(classes: int, sums: Floats) -> Floats:
+    parts = sums.reshape(*sums.shape[:-1], classes, 2 * _LEVELS + 1)
+    truth = parts[..., -1]
+    each = average_precision(parts[..., :_LEVELS], parts[..., _LEVELS:-1], truth)
+    there = (truth > 0).sum(axis=-1)
+    mean: Floats = each.sum(axis=-1) / np.maximum(there, 1)
+    return mean
+
+
+def _overlap(finder: Finder, outputs: Tensor, labels: Tensor) -> Tensor:
+    values = []
+    for found, truth in finder.pairs(outputs, labels):
+        _, shared = match(found.above(finder.enough), truth)
+        values.append(shared.sum() / len(truth) if len(truth) else np.nan)
+    return torch.from_numpy(np.array(values))
+
+
+def _too_many(finder: Finder, outputs: Tensor, labels: Tensor) -> Tensor:
+    values = []
+    for found, truth in finder.pairs(outputs, labels):
+        numbers, _ = match(found.above(finder.enough), truth, least=_ENOUGH)
+        values.append(float((numbers < 0).sum()))
+    return torch.from_numpy(np.array(values))
 
 
 def _levels(found: Found, truth: Floats, classes: int) -> Floats:
