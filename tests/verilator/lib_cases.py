@@ -26,7 +26,7 @@ from tests.verilator.lib_more_cases import MORE_CASES
 from bitwright.sim import StreamSpec
 
 __all__ = ["CASES", "Case", "Levels", "MatShape", "Stamps", "Streams", "WindowShape", "levels_of",
-           "matvec", "spec", "window"]  # fmt: skip
+           "matvec", "spec", "window", "window_parallel"]  # fmt: skip
 
 
 # --- plumbing -------------------------------------------------------------------------------------
@@ -187,6 +187,40 @@ def window(name: str, shape: WindowShape, style: int = 0) -> Case:
     return Case(f"window_{name}", "stream_window", parameters, {"in": spec(1, 6, beats_in)},
                 {"out": spec(1, 6, beats_out)}, reference, interval,
                 lambda frames: window_stamps(shape, frames))  # fmt: skip
+
+
+def window_parallel(name: str, shape: WindowShape, bits: int = 3, style: int = 0) -> Case:
+    """`shape.fold` channels, all of them in a beat; `shape.pixels` says nothing here."""
+    (kh, kw), (out_h, out_w), channels = shape.kernel, shape.out, shape.fold
+    part = channels // shape.groups
+
+    def reference(x: Streams) -> Streams:
+        frames = x["in"].reshape(-1, shape.height, shape.cols, shape.groups, part)
+        parts = [
+            frames[:, oy * shape.stride[0] + i * shape.dilation[0],
+                   ox * shape.stride[1] + j * shape.dilation[1], group]
+            for oy in range(out_h) for ox in range(out_w) for group in range(shape.groups)
+            for i in range(kh) for j in range(kw)
+        ]  # fmt: skip
+        return {"out": np.stack(parts, axis=1).reshape(len(frames), -1)}
+
+    def stamps(frames: int) -> tuple[Stamps, Stamps]:
+        pixels = np.arange(frames * shape.height * shape.cols)
+        grid = pixels.reshape(frames, shape.height, shape.cols)
+        last = grid[:, shape.span[0] - 1 :: shape.stride[0], shape.span[1] - 1 :: shape.stride[1]]
+        return pixels, last.ravel() + 3
+
+    parameters = {
+        "Height": shape.height, "Cols": shape.cols, "DataWidth": bits * channels,
+        "Groups": shape.groups, "KernelH": kh, "KernelW": kw,
+        "StrideH": shape.stride[0], "StrideW": shape.stride[1],
+        "DilationH": shape.dilation[0], "DilationW": shape.dilation[1], "RamStyle": style,
+    }  # fmt: skip
+    beats = shape.height * shape.cols
+    return Case(f"parallel_{name}", "window_parallel", parameters,
+                {"in": spec(channels, bits, beats)},
+                {"out": spec(channels * kh * kw, bits, out_h * out_w)}, reference, beats,
+                stamps)  # fmt: skip
 
 
 def window_stamps(shape: WindowShape, frames: int) -> tuple[Stamps, Stamps]:
@@ -442,6 +476,13 @@ CASES = (
     window("tight", WindowShape(5, 4, 1, (3, 2), (1, 1), (1, 1), 10)),
     window("depthwise", WindowShape(6, 7, 3, (3, 3), (1, 1), (1, 1), 18, groups=3)),
     window("groups", WindowShape(7, 8, 4, (2, 3), (2, 1), (2, 1), 21, groups=2)),
+    window_parallel("3x3", WindowShape(6, 7, 2, (3, 3), (1, 1), (1, 1), 0)),
+    window_parallel("stride", WindowShape(8, 9, 1, (3, 2), (2, 3), (1, 1), 0), style=1),
+    window_parallel("dilated", WindowShape(8, 9, 2, (2, 3), (1, 2), (3, 2), 0), style=2),
+    window_parallel("skip", WindowShape(7, 5, 3, (1, 1), (3, 2), (1, 1), 0)),
+    window_parallel("column", WindowShape(7, 1, 1, (3, 1), (2, 1), (1, 1), 0)),
+    window_parallel("row", WindowShape(1, 9, 4, (1, 3), (1, 1), (1, 2), 0, groups=2)),
+    window_parallel("groups", WindowShape(5, 5, 6, (2, 2), (1, 1), (1, 1), 0, groups=3)),
     window("blocks", WindowShape(6, 4, 2, (2, 2), (2, 2), (1, 1), 14)),
     matvec("plain", MatShape(12, 6, 2, 3, style=1)),
     matvec(
