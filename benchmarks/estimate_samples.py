@@ -251,7 +251,10 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         add(("uint4", "uint4"), (1, 1), 1), add(("uint4", "uint4"), (3, 2), 4),
         add(("uint4", "uint4"), (7, 5), 8), add(("int8", "int8"), (1, 1), 4),
         add(("int8", "uint4"), (11, -6), 2), add(("uint2", "uint4"), (13, 4), 16),
-        add(("uint4", "uint4"), (23, 21), 4),
+        add(("uint4", "uint4"), (23, 21), 4), add(("uint8", "uint8"), (3, 1), 4),
+        add(("int4", "int4"), (1, 1), 16), add(("uint4", "int8"), (-3, 5), 2),
+        add(("uint4", "uint4"), (45, 51), 8), add(("uint2", "uint2"), (1, 1), 4),
+        add(("int8", "int8"), (9, -7), 8),
     ),
     "concat": (
         concat((8, 8), ("uint4", "uint4"), 4), concat((16, 8), ("int4", "uint4"), 8),
@@ -350,12 +353,13 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         block(wide((classes,), bits), "top_k", {"pe": pe, "k": k})
         for classes, bits, pe, k in (
             (10, 13, 1, 1), (10, 16, 2, 1), (10, 10, 5, 1), (100, 20, 1, 1), (16, 12, 8, 1),
-            (10, 13, 1, 3), (100, 16, 1, 5),
+            (10, 13, 1, 3), (100, 16, 1, 5), (100, 12, 4, 1), (10, 16, 1, 2), (64, 20, 16, 1),
+            (1000, 14, 1, 1), (20, 18, 4, 1),
         )
     ),
     "dwc": (
         dwc(4, 1, 3), dwc(4, 2, 4), dwc(4, 4, 1), dwc(8, 1, 16), dwc(8, 16, 1), dwc(1, 32, 8),
-        dwc(12, 4, 1), dwc(6, 3, 6),
+        dwc(12, 4, 1), dwc(6, 3, 6), dwc(4, 8, 2), dwc(2, 16, 32), dwc(16, 4, 16), dwc(8, 24, 3),
     ),
     "fifo": (
         fifo(4, 16), fifo(16, 16), fifo(16, 48), fifo(32, 32), fifo(8, 128),

@@ -147,6 +147,13 @@ def rom_luts(family: str, depth: int, width: int) -> float:
     return width * max(1.0, depth / _LUTROM[family])
 
 
+def rom_outputs(depth: int, width: int) -> int:
+    """Bits of a word of random contents that differ: few words have few different columns, and
+    those of all zeros or all ones are constants.
+    """
+    return width if depth >= width.bit_length() + 1 else min(width, (1 << depth) - 2)
+
+
 def ram_resources(family: str, depth: int, width: int, style: str) -> Resources:
     """A simple dual-port memory in LUT RAM or block RAM (`auto`: as `ram_style` decides)."""
     if ram_style(family, depth, width, style) == "block":

@@ -198,7 +198,15 @@ class Window(Block):
         counters = sum(
             n.bit_length() for n in (*kernel, *self.output_type.shape[:2], self.fold, self.depth)
         )
-        return {"width": self.inputs[0].width, "address": address, "counter": counters}
+        width = self.inputs[0].width
+        in_luts = self.string("ram_style") == "distributed"
+        return {
+            "width": width,
+            "behind": width if in_luts else 0,
+            "banks": self.depth / 16 if in_luts else 0,
+            "address": address,
+            "counter": counters,
+        }
 
     def instance(self) -> Instance:
         height, width, channels = self.input_type.shape
