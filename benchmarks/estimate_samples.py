@@ -163,6 +163,20 @@ def window(
     return block(levels(shape, kind), "window", {**attrs, "simd": simd, "ram_style": style})
 
 
+def parallel(
+    shape: tuple[int, int, int], kernel: tuple[int, int], kind: str, stride: int = 1,
+    style: str = "distributed", dilation: int = 1,
+) -> Sample:  # fmt: skip
+    attrs = {
+        "kernel": kernel,
+        "stride": (stride, stride),
+        "dilation": (dilation, dilation),
+        "pixels": shape[0] * shape[1],
+        "parallel_window": 1,
+    }
+    return block(levels(shape, kind), "window", {**attrs, "simd": shape[2], "ram_style": style})
+
+
 def fifo(width: int, depth: int, style: str = "distributed") -> Sample:
     attrs = {"depth": depth, "lanes": width, "ram_style": style}
     return block(levels((width * 4,), "uint1"), "fifo", attrs)
@@ -323,6 +337,16 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         window((10, 10, 64), 3, 1, "uint4", 1, "block"), window((18, 18, 8), 3, 8, "uint4"),
         window((20, 20, 1), 3, 1, "uint8"), window((14, 14, 16), 2, 8, "uint4", 2),
         window((26, 26, 16), 3, 4, "uint4"),
+    ),
+    "window_parallel": (
+        parallel((10, 10, 1), (3, 3), "uint4"), parallel((30, 30, 1), (3, 3), "uint8"),
+        parallel((30, 30, 3), (3, 3), "uint8", 1, "block"), parallel((10, 10, 8), (3, 3), "uint4"),
+        parallel((32, 32, 1), (5, 5), "uint4"), parallel((20, 20, 4), (2, 2), "uint4", 2),
+        parallel((34, 34, 8), (3, 3), "uint2", 2), parallel((18, 18, 16), (3, 3), "uint4"),
+        parallel((1, 64, 8), (1, 9), "uint4"), parallel((64, 1, 4), (7, 1), "uint4"),
+        parallel((16, 16, 8), (1, 1), "int8", 2), parallel((14, 14, 32), (3, 3), "bipolar"),
+        parallel((20, 28, 2), (3, 3), "uint4", 1, "distributed", 2),
+        parallel((56, 56, 3), (7, 7), "uint4", 2, "block"),
     ),
     "pad": tuple(
         block(

@@ -276,12 +276,12 @@ class ParallelWindow(Block):
     def features(self, family: str) -> dict[str, float]:
         height, width, _ = self.input_type.shape
         kernel, (rows, columns) = self.node.ints("kernel"), self.span
-        beat = self.inputs[0].width
-        register = beat * (1 + columns * kernel[0])
-        if width == 1:
+        beat, out = self.inputs[0].width, self.outputs[0].width
+        register = beat * (1 + columns * kernel[0]) + 2 * out
+        if self.string("ram_style") != "block" and width > 1:  # what is read of the rows above
             register += beat * (rows - 1)
-        counters = sum(n.bit_length() for n in (height, width, rows, columns))
-        return {"register": register, "skid": self.outputs[0].width, "counter": counters}
+        counters = sum(n.bit_length() for n in (height, width, width, rows, columns))
+        return {"register": register, "skid": out, "counter": counters}
 
     def instance(self) -> Instance:
         height, width, _ = self.input_type.shape
