@@ -7,9 +7,10 @@
 `measure` synthesises samples of every block; `fit` writes hw/cost.json and prints the errors.
 Samples are single blocks between AXI ends, many in one design. Their instances keep their
 hierarchy: of a flat netlist a cell between two blocks may have the name of either. What each takes,
-LUTs packed, is read from the netlist. The ends of the group `dwc` are samples, too. Measurements are kept in docs/results/estimates.json, so
-that fitting needs no Yosys; the coefficients are committed in src/bitwright/hw/cost.json with tool
-version, date and command.
+LUTs packed, is read from the netlist. The ends of the group `dwc` are samples, too. Measurements
+are kept in docs/results/estimates.json, so that fitting needs no Yosys; the coefficients are
+committed in src/bitwright/hw/cost.json with tool version, date and command. One more coefficient
+comes from whole designs (benchmarks/placed.py).
 """
 
 from __future__ import annotations

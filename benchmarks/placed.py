@@ -11,8 +11,8 @@ A design is a recipe's network before training, with the folding in docs/results
 changes). `measure` synthesises it for ECP5, counts packed LUTs in the netlist (nextpnr's own count
 equals them: docs/results/packed_luts.md), and places and routes it out of context, once a seed.
 `link` fits the one coefficient of the cost model that comes from whole designs: LUTs that a stream
-between two blocks saves; from the designs in `LINK_FROM` alone. Writes docs/results/placed.json and
-placed.md; rows of other designs are kept.
+between two blocks saves. Writes docs/results/placed.json and placed.md; rows of other designs are
+kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bitwright.build.nextpnr import PnrOptions, place_and_route
 from bitwright.build.target import Target, load_target
 from bitwright.build.yosys import synthesise
 from bitwright.hw import MapOptions, analyse, folding_of, load_folding, map_graph
-from bitwright.hw.cost import graph_resources
+from bitwright.hw.cost import coefficients, graph_resources
 from bitwright.ir import Graph
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.recipe_hardware import HardwareSection
@@ -73,9 +73,10 @@ DESIGNS = {
     "boxes-fast": Design(
         "shapes-boxes-w4a4", "large", {"budget": {"lut": 13_000, "bram": 80, "dsp": 0}}
     ),
-    "map-dsp": Design("shapes-map-w4a4", "large", {"budget": {"lut": 18_000, "bram": 80, "dsp": 60}}),
+    "map-fast": Design(
+        "shapes-map-w4a4", "large", {"budget": {"lut": 18_000, "bram": 80, "dsp": 60}}
+    ),
 }
-LINK_FROM = ("digits-slow", "embedding", "boxes")
 
 
 @cache
@@ -124,22 +125,41 @@ def measure(name: str, seeds: list[int], aim_mhz: float) -> dict[str, Any]:
     }
 
 
-def fit_link(rows: Mapping[str, dict[str, Any]]) -> float:
-    """LUTs that a stream saves: least sum of squares of relative errors over `LINK_FROM`."""
-    table = json.loads(COEFFICIENTS.read_text())
-    own = table["families"]["ecp5"].setdefault("link", {"lut": 0.0})
+def alone(name: str) -> tuple[float, int]:
+    """LUTs of a design if its blocks shared nothing, and its streams between blocks and ends."""
+    hardware, target = mapped(name)
+    streams = len(hardware.outputs) + sum(len(n.inputs) for n in hardware if n.op != "flatten")
+    saved = coefficients()["families"][target.family].get("link", {}).get("lut", 0.0)
+    return graph_resources(hardware, target.family).lut + saved * streams, streams
+
+
+def link(rows: Mapping[str, dict[str, Any]]) -> float:
+    """LUTs that a stream saves: least sum of squares of relative errors of these designs."""
     above = under = 0.0
-    for name in LINK_FROM:
-        hardware, target = mapped(name)
-        found = rows[name]["lut"]
-        streams = len(hardware.outputs) + sum(len(n.inputs) for n in hardware if n.op != "flatten")
-        excess = graph_resources(hardware, target.family).lut + own["lut"] * streams - found
-        above += excess * streams / found**2
-        under += (streams / found) ** 2
-    own["lut"] = round(above / under, 3)
-    own["designs"] = list(LINK_FROM)
+    for name, row in rows.items():
+        said, streams = alone(name)
+        above += (said - row["lut"]) * streams / row["lut"] ** 2
+        under += (streams / row["lut"]) ** 2
+    return above / under
+
+
+def write_link(rows: Mapping[str, dict[str, Any]]) -> float:
+    """Put the coefficient of all designs into the cost model."""
+    table = json.loads(COEFFICIENTS.read_text())
+    saved = round(link(rows), 3)
+    table["families"]["ecp5"]["link"] = {"lut": saved, "designs": sorted(rows)}
     COEFFICIENTS.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
-    return float(own["lut"])
+    return saved
+
+
+def unseen(rows: Mapping[str, dict[str, Any]]) -> list[float]:
+    """Errors of LUTs of each design with the coefficient of the others."""
+    found = []
+    for name, row in rows.items():
+        said, streams = alone(name)
+        others = link({other: rows[other] for other in rows if other != name})
+        found.append(abs((said - others * streams) / row["lut"] - 1))
+    return found
 
 
 def errors(rows: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -160,10 +180,10 @@ def page(rows: Mapping[str, dict[str, Any]]) -> str:
     lines = [
         "# Whole designs: predicted, and found",
         "",
-        f"{len(rows)} designs of three sizes for ECP5, weights before training, out of context: LUTs packed,",
-        "flip-flops, and Fmax after place and route. The cost model's lines come from single blocks",
-        "(`benchmarks/estimates.py`); one coefficient, the LUTs that a stream between two blocks",
-        f"saves, from {', '.join(LINK_FROM)}.",
+        f"{len(rows)} designs of three sizes for ECP5, weights before training, out of context:",
+        "packed LUTs, flip-flops, and Fmax after place and route. The cost model's lines come from",
+        "single blocks (`benchmarks/estimates.py`); one coefficient, the LUTs that a stream",
+        "between two blocks saves, from these designs.",
         "",
         "| design | recipe | size | cycles | LUT | model | FF | model | DSP | BRAM | Fmax, MHz |",
         "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -175,16 +195,22 @@ def page(rows: Mapping[str, dict[str, Any]]) -> str:
         clocks = sorted(row["fmax_mhz"].values())
         text = "-" if not clocks else f"{median(clocks):.1f} ({len(clocks)} seeds)"
         lines.append(
-            f"| {name} | {design.recipe} | {design.size} | {row['interval']:,} | {row['lut']:,} | "
-            f"{off['lut']:+.1%} | {row['ff']:,} | {off['ff']:+.1%} | {row['dsp']} | {row['bram']} | "
-            f"{text} |"
+            f"| {name} | {design.recipe} | {design.size} | {row['interval']:,} | {row['lut']:,} "
+            f"| {off['lut']:+.1%} | {row['ff']:,} | {off['ff']:+.1%} | {row['dsp']} "
+            f"| {row['bram']} | {text} |"
         )
-    for kind, word in (("lut", "LUTs"), ("ff", "flip-flops")):
-        sizes = [abs(off[kind]) for off in wrong.values()]
-        lines += ["", f"Error of {word}: mean {mean(sizes):.1%}, worst {max(sizes):.1%}."]
+    luts, others = [abs(off["lut"]) for off in wrong.values()], unseen(rows)
+    registers = [abs(off["ff"]) for off in wrong.values()]
+    lines += [
+        "",
+        f"Error of LUTs: mean {mean(luts):.1%}, worst {max(luts):.1%}; of each design with the",
+        f"coefficient of the others: mean {mean(others):.1%}, worst {max(others):.1%}. Error of",
+        f"flip-flops: mean {mean(registers):.1%}, worst {max(registers):.1%}.",
+    ]
     tools = sorted({tool for row in rows.values() for tool in row["tools"]})
     facts = sorted({(row["cpu"], row["date"]) for row in rows.values()})
-    lines += ["", "`python benchmarks/placed.py measure NAME`, `... page`.", "", f"Tools: {'; '.join(tools)}."]
+    lines += ["", "`python benchmarks/placed.py measure NAME`, `python benchmarks/placed.py page`."]
+    lines += ["", f"Tools: {'; '.join(tools)}."]
     return "\n".join([*lines, *(f"On {cpu}, {day}." for cpu, day in facts), ""])
 
 
@@ -199,20 +225,15 @@ def main() -> None:
     run.add_argument("--aim-mhz", type=float, default=160.0, help="what nextpnr aims at")
     verbs.add_parser("link")
     verbs.add_parser("page")
-    verbs.add_parser("fold")
     given = parser.parse_args()
     rows = json.loads(ROWS.read_text()) if ROWS.is_file() else {}
-    if given.verb == "fold":
-        for name in DESIGNS:
-            hardware, target = mapped(name)
-            print(name, analyse(hardware).interval, graph_resources(hardware, target.family), flush=True)
     if given.verb == "measure":
         seeds = [] if given.seeds == "none" else [int(seed) for seed in given.seeds.split(",")]
         for name in given.names:
             rows[name] = measure(name, seeds, given.aim_mhz)
             ROWS.write_text(json.dumps(rows, indent=1) + "\n")
     elif given.verb == "link":
-        print(f"{fit_link(rows)} LUTs a stream")
+        print(f"{write_link(rows)} LUTs a stream")
     if given.verb in ("measure", "page"):
         PAGE.write_text(page(rows))
 

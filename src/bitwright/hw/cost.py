@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resources of a block: exact memories and multipliers, plus a fitted line through its features.
 
-The lines are fitted to single blocks whose hierarchy is kept. In a design blocks are flattened: where
-two meet, the logic of their handshake becomes less. How many LUTs that is for each stream is one
-more coefficient of a family, from whole designs (`link`); it is taken off at every input of a block.
+The lines are fitted to single blocks whose hierarchy is kept. In a design blocks are flattened:
+where two meet, the logic of their handshake becomes less. How many LUTs that is for each stream is
+one more coefficient of a family, from whole designs (`link`); it is taken off at every input of a
+block.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bitwright.hw.blocks import Block, Port, blocks_of
 from bitwright.ir import Graph
 
 _TABLE = "cost.json"
+_NONE: dict[str, Any] = {"lut": {"memory": 1.0}, "ff": {}}  # what is in no line: its memory
 _MEASURED = "ecp5"  # the family that every kind of block is measured on
 
 
@@ -68,7 +70,7 @@ def block_resources(block: Block, family: str) -> Resources:
         TargetError: there are no coefficients for the family.
     """
     own = _module_resources(block, family)
-    return _joined(own, family, len(block.inputs)) + block.more_cost(family)
+    return _joined(own, family, block.cost_kind, len(block.inputs)) + block.more_cost(family)
 
 
 def lone_resources(block: Block, family: str) -> Resources:
@@ -96,13 +98,19 @@ def end_resources(port: Port, family: str, kind: str) -> Resources:
     Raises:
         TargetError: there are no coefficients for the family.
     """
-    return _joined(_fitted(family, kind, end_terms(port)), family, int(kind == "axis_out"))
+    own = _fitted(family, kind, end_terms(port))
+    return _joined(own, family, kind, int(kind == "axis_out"))
 
 
 def end_terms(port: Port) -> dict[str, float]:
     """The terms that the cost of an AXI end is a line through."""
     beats = (port.beats - 1).bit_length()
-    return {"one": 1.0, "width": port.width, "counter": beats, "wraps": float(port.beats != 1 << beats)}
+    return {
+        "one": 1.0,
+        "width": port.width,
+        "counter": beats,
+        "wraps": float(port.beats != 1 << beats),
+    }
 
 
 def _fitted(family: str, kind: str, terms: dict[str, float]) -> Resources:
@@ -114,9 +122,13 @@ def _fitted(family: str, kind: str, terms: dict[str, float]) -> Resources:
     return Resources(lut=lut, ff=ff)
 
 
-def _joined(alone: Resources, family: str, inputs: int) -> Resources:
-    """What is left of something when so many of its inputs come from others of the design."""
+def _joined(alone: Resources, family: str, kind: str, inputs: int) -> Resources:
+    """What is left of something fitted when so many of its inputs come from others of the design;
+    what is in no line has no handshake that is known.
+    """
     families = coefficients()["families"]
+    if _line(families, family, kind) is _NONE:
+        return alone
     same = family if families[family]["blocks"] else _MEASURED
     saved = inputs * families[same].get("link", {}).get("lut", 0.0)
     return replace(alone, lut=max(0.0, alone.lut - saved))
@@ -126,10 +138,9 @@ def _line(families: dict[str, Any], family: str, kind: str) -> dict[str, Any]:
     """Coefficients of a kind of block; of units that compare bits, those of other units where a
     family has none; those of ECP5 where it has neither.
     """
-    none: dict[str, Any] = {"lut": {"memory": 1.0}, "ff": {}}
     own, measured = families[family]["blocks"], families[_MEASURED]["blocks"]
     plain = kind.removesuffix("_xnor")
-    line: dict[str, Any] = own.get(kind) or own.get(plain) or measured.get(kind, none)
+    line: dict[str, Any] = own.get(kind) or own.get(plain) or measured.get(kind, _NONE)
     return line
 
 

@@ -112,9 +112,7 @@ class CutPlan:
         table: dict[str, tuple[Resources, Resources]] = {}
         for edge, source, target in self.streams:
             port = self._port(edge)
-            out, into = (
-                end_resources(port, self.family, kind) for kind in ("axis_out", "axis_in")
-            )
+            out, into = (end_resources(port, self.family, kind) for kind in ("axis_out", "axis_in"))
             more = Resources()
             if source >= 0 and target < self._end:
                 (reader,) = self.hardware.consumers(edge)

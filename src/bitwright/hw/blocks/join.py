@@ -31,7 +31,7 @@ def signed_digits(number: int) -> int:
 def negative_digits(number: int) -> int:
     """Those among `signed_digits` that are taken off."""
     size = abs(number)
-    taken = (((size & ~(3 * size)) >> 1)).bit_count()
+    taken = ((size & ~(3 * size)) >> 1).bit_count()
     return taken if number >= 0 else signed_digits(number) - taken
 
 
