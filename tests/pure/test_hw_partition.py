@@ -93,7 +93,7 @@ def test_part_costs_are_those_of_the_parts() -> None:
 
 
 def test_fewest_devices_for_a_rate() -> None:
-    graph, device = digits_like(), Resources(3600, 5000, 0, 8)
+    graph, device = digits_like(), Resources(2800, 5000, 0, 8)
     slow = partition(graph, device, family="ecp5", cycles=4000)
     assert len(slow.parts) == 1 and slow.interval <= 4000 and not slow.links
     fast = partition(graph, device, family="ecp5", cycles=700)

@@ -168,7 +168,7 @@ class MatShape:
         adders = (terms - 1).bit_length() + (digits - 1).bit_length() + 1
         luts = max(1, adders // self.step)
         packed = -(-self.simd // self.pack)
-        multipliers = luts if one_bit else 1 + (packed - 1).bit_length() // self.step
+        multipliers = luts if one_bit else 2 + (packed - 1).bit_length() // self.step
         rows = self.pe if self.dsp else self.dsp_rows
         return max(([luts] if rows < self.pe else []) + ([multipliers] if rows else []))
 
@@ -313,7 +313,7 @@ def requant(  # noqa: PLR0913 - one argument a parameter of the module
     port_in = spec(pe, in_bits, fold, signed=signed)
     return Case(f"requant_{name}", "requant", parameters, {"in": port_in},
                 {"out": spec(pe, out_bits, fold, signed=low < 0)}, reference, fold,
-                one_to_one(fold, 7 + (digits - 1).bit_length()), memories)  # fmt: skip
+                one_to_one(fold, 7 + (digits - 1).bit_length() + dsp), memories)  # fmt: skip
 
 
 def pool(
