@@ -115,7 +115,7 @@ def test_more_devices_are_faster() -> None:
 
 
 def test_parts_with_weights_outside() -> None:
-    graph, device = digits_like(), Resources(2400, 3500, 0, 8)
+    graph, device = digits_like(), Resources(1900, 3500, 0, 8)
     outside = Outside(("conv_2", "scores"))
     parts = partition(graph, device, family="ecp5", cycles=2400, outside=outside)
     plans = [memory_plan(part) for part in parts.parts]

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sum of Products products of an activation and a signed weight by one multiplication, with
-// registers at its operands, which DSP blocks have inside, and behind it (latency 2): (a0 + a1*2^F) * (w1 + w0*2^F) has a0*w0 + a1*w1 as its field of F bits at place F,
-// and so on for more, the operands a0 .. and w.. in opposite orders. Fields hold signed sums
+// registers at its operands, which DSP blocks have inside, and behind it (latency 2):
+// (a0 + a1*2^F) * (w1 + w0*2^F) has a0*w0 + a1*w1 as its field of F bits at place F, and so on for
+// more, the operands a0 .. and w.. in opposite orders. Fields hold signed sums
 // (F = ActWidth + WeightWidth + $clog2(Products)), so a negative field below takes one from it:
 // sum = term_o + carry_o, carry_o the top bit of the field below.
 `default_nettype none
