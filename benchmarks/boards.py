@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks.networks import machine
+sys.path[:0] = [str(Path(__file__).parent)]
 
-from bitwright.base.errors import BitwrightError
-from bitwright.build.implement import ImplementOptions, implement
-from bitwright.build.target import Board, Target, list_boards, load_target
-from bitwright.host.protocol import VERSION
-from bitwright.sim.spec import load_design
+from networks import machine  # noqa: E402
+
+from bitwright.base.errors import BitwrightError  # noqa: E402
+from bitwright.build.implement import ImplementOptions, implement  # noqa: E402
+from bitwright.build.target import Board, Target, list_boards, load_target  # noqa: E402
+from bitwright.host.protocol import VERSION  # noqa: E402
+from bitwright.sim.spec import load_design  # noqa: E402
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 ROWS, PAGE = RESULTS / "boards.json", RESULTS / "boards.md"
