@@ -21,6 +21,7 @@ _MOST_SIDE, _MOST_PIXELS = 1 << 13, 1 << 24
 PIXELS = 256
 
 Side = Annotated[int, Field(gt=0, le=_MOST_SIDE)]
+Count = Annotated[int, Field(gt=0, lt=1 << 31)]
 Level = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -110,7 +111,7 @@ class HostInput(Strict):
     """
 
     inputs: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     format: str
     scale: Finite
     rounding: str

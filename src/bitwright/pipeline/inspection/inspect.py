@@ -50,9 +50,11 @@ def inspect_model(
     if not isinstance(model, str):
         return _of_recipe(model)
     if model.lower().endswith(".onnx"):
+        from bitwright.interop.onnx.float_network import is_float_file
         from bitwright.pipeline.inspection.onnx_file import inspect_onnx
 
-        return inspect_onnx(Path(model), input_type=input_format)
+        if not is_float_file(Path(model)):
+            return inspect_onnx(Path(model), input_type=input_format)
     from bitwright.quantize.policy import Policy
 
     formats: dict[str, Any] = {
