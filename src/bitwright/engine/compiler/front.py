@@ -15,6 +15,7 @@ from bitwright.base.errors import ModelError
 from bitwright.engine.compiler import draft as drafts
 from bitwright.engine.compiler.draft import Draft, no_mapping
 from bitwright.engine.compiler.finish import (
+    copied,
     fits,
     kept,
     looked_up,
@@ -231,8 +232,15 @@ class _Front:
                 node, "its operands are flattened images of different shapes", "add, then flatten"
             )
         if not np.array_equal(a.places, b.places) or a.planes != b.planes:
-            draft = drafts.replaced(node, b, a.places, a.planes, self.config)
             kind = self.graph.types[node.inputs[1]]
+            if not fits(kind):
+                raise no_mapping(
+                    node,
+                    f"an operand in [{kind.lo}, {kind.hi}], of parts with and without signs, whose "
+                    "channels lie in other places than the other one's",
+                    "put an activation or a quantizer behind the concatenation",
+                )
+            draft = drafts.replaced(node, b, a.places, a.planes, self.config)
             b = self._layer(draft, kept(draft, kind), f"{node.name}_placed", kind)
         return drafts.addition(node, (a, b), node.ints("multipliers"), self.config)
 
@@ -252,9 +260,9 @@ class _Front:
             piece = part
             if part.parent is not None or self._inside(part, whole) or part in parts[: len(places)]:
                 draft = drafts.identity(node, part, self.config)
-                kept_kind = self.graph.types[edge]
                 name = f"{node.name}_part{len(places)}"
-                piece = self._layer(draft, kept(draft, kept_kind), name, kept_kind)
+                piece = self._layer(draft, copied(draft), name, self.graph.types[edge])
+                piece.signs = part.signs
             piece.parent = (whole, first)
             places.append(piece.places + first * self.config.lanes)
             signs += piece.signs
@@ -359,6 +367,8 @@ class _Front:
         alone = len(self.graph.consumers(edge)) == 1 and not self._is_output(edge)
         if not alone or edge in self.values or producer.params["weight"].shape[1:3] != (1, 1):
             return None
+        if any(producer.ints("padding")):  # sums of padding take part in the maximum
+            return None
         draft, kind = self.product(producer), self.graph.types[edge]
         if not can_pool(draft, falls):
             return None
@@ -418,20 +428,15 @@ class _Front:
         )
 
     def _read_by_nibbles(self, edge: str) -> bool:
-        readers = self.graph.consumers(edge)
-        return (
-            bool(readers)
-            and edge not in self.graph.outputs
-            and all(
-                self._read_by_nibbles(node.output)
-                if node.op == "flatten"
-                else node.op in ("conv", "dense")
-                and node.attrs.get("groups", 1) == 1
-                and -8 <= node.params["weight"].min()
-                and node.params["weight"].max() <= 7
-                for node in readers
-            )
-        )
+        waiting = [edge]
+        while waiting:
+            edge = waiting.pop()
+            readers = self.graph.consumers(edge)
+            waiting += [node.output for node in readers if node.op == "flatten"]
+            others = [node for node in readers if node.op != "flatten"]
+            if not readers or edge in self.graph.outputs or not all(map(_takes_nibbles, others)):
+                return False
+        return True
 
     def _counted(self, draft: Draft, posts: list[Post], node: Node, name: str) -> Value:
         """More than 15 thresholds: the product is made once for each 15, the counts are added."""
@@ -455,3 +460,13 @@ class _Front:
             Result.EIGHT, post.multiplier * step, post.offset + base, low=post.low, high=post.high
         )
         return self._layer(joined, scaled, name, kind)
+
+
+def _takes_nibbles(node: Node) -> bool:
+    """Whether a node is a product whose weights have four bits."""
+    return (
+        node.op in ("conv", "dense")
+        and node.attrs.get("groups", 1) == 1
+        and -8 <= node.params["weight"].min()
+        and node.params["weight"].max() <= 7
+    )
