@@ -187,7 +187,7 @@ def test_a_run_by_its_name_in_runs(
     monkeypatch.chdir(tmp_path)
     assert cli.run(["diff", "mine", "--until", "quantized"]) == 0
     assert cli.run(["explain", "mine"]) == 0
-    assert cli.run(["diff", "empty"]) == 3
+    assert cli.run(["diff", "empty"]) == 2
     assert "no recipe 'empty'" in capsys.readouterr().err
 
 

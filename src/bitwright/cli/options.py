@@ -47,7 +47,7 @@ Subject = Annotated[
     typer.Argument(
         metavar="RUN|MODEL",
         help="A run directory; a folder that `import` made; a model file (.prototxt, .h5, .keras, "
-        ".safetensors); a name of the zoo or package.module:factory with --weights.",
+        ".safetensors, .onnx); a name of the zoo or package.module:factory with --weights.",
     ),
 ]
 DataName = Annotated[

@@ -31,7 +31,13 @@ def levels_of_numbers(
     each = tuple(values.shape[1:])
     if not each or (each != given.shape and each != (int(np.prod(given.shape)),)):
         said = ", ".join(map(str, given.shape))
-        raise DataError(f"expected numbers (N, {said}), found {values.shape}", where=where)
+        raise DataError(
+            f"expected numbers (N, {said}), found {values.shape}",
+            where=where,
+            hint="channels are the last axis: numpy.moveaxis(array, 1, -1)"
+            if len(each) > 1
+            else None,
+        )
     check_finite(values, given.inputs, where)
     found = values.reshape(-1, *given.shape)
     if given.preparation is None:
