@@ -17,7 +17,7 @@ from bitwright.base.errors import RecipeError, RunError, TargetError
 from bitwright.engine.image import EngineImage
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, load_graph
-from bitwright.pipeline.api import Pipeline, estimate_recipe
+from bitwright.pipeline.api import Pipeline, diff_run, estimate_recipe
 from bitwright.pipeline.designs import steps
 from bitwright.pipeline.designs.folder import Design, open_design
 from bitwright.pipeline.steps.results import load_result
@@ -67,6 +67,9 @@ def test_a_recipe_for_the_engine(
     assert rows["Fmax"].figure.value == 70 and rows["LUT"].figure.value == 1
     assert rows["images a second"].figure.value == pytest.approx(7e7 / found.cycles, abs=1)
     assert "70 MHz, reached; 100 were asked for" in rows["images a second"].note
+    report = diff_run(recipe, run)
+    assert [stage.stage for stage in report.stages][-1] == "graph" and report.bad is None
+    assert "no hardware graph" in report.note
     image = EngineImage.from_bytes((run / "04-map" / "program.bwe").read_bytes())
     assert image.config == SMALL and len(image.program) == found.instructions
     page = (run / "07-report" / "report.html").read_text()

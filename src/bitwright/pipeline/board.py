@@ -12,22 +12,24 @@ import numpy as np
 
 from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, GraphError, RunError
+from bitwright.base.nouns import IMAGES, OF_AXES, Noun, noun_of
 from bitwright.base.progress import Progress, no_progress
 from bitwright.build.implement import RESULT, read_result
 from bitwright.build.pnr_tools import bitstream_in
 from bitwright.build.shell import choose_line
 from bitwright.build.simulated import Faults, LineReport, RunningBoard, SimulatedBoard
 from bitwright.build.target import list_boards
-from bitwright.data.preprocessing import read_input
+from bitwright.data.preprocessing import HostInput, read_input
 from bitwright.host import Description, Link, SerialLine, Statistics, read_description
 from bitwright.host.board_files import complete
 from bitwright.host.description import FILE
 from bitwright.host.images import image_files, levels_of
+from bitwright.host.numbers import levels_of_numbers
 from bitwright.host.protocol import line_bytes
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
 from bitwright.pipeline.designs.folder import is_design, open_design
 from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, map_design
-from bitwright.pipeline.run_files import check_run_folder
+from bitwright.pipeline.run_files import RUNS, check_run_folder
 from bitwright.pipeline.steps.levels import INPUTS, LABEL, LEVELS, read_levels
 from bitwright.pipeline.steps.lower import GRAPH, INPUT
 from bitwright.pipeline.steps.map import RTL
@@ -60,8 +62,17 @@ class BoardSubject:
 
     def description(self, base: Description) -> Description:
         """What its shell says of itself, and what the graph and the recipe say besides."""
-        given = read_input(self.lowered / INPUT) if self.lowered else None
-        return complete(base, self.graph, given)
+        return complete(base, self.graph, self.given)
+
+    @property
+    def given(self) -> HostInput | None:
+        """What is known of its input beside the graph."""
+        return read_input(self.lowered / INPUT) if self.lowered else None
+
+    def noun(self, shape: tuple[int, ...]) -> Noun:
+        """What its inputs, of this shape, are called."""
+        given = self.given
+        return OF_AXES.get(len(shape), IMAGES) if given is None else noun_of(given.inputs)
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,7 @@ class BoardResult:
             of the board that the target has.
         description, statistics: of the session.
         line: what a simulated board saw; None of a real one.
+        noun: what the inputs are called.
     """
 
     names: list[str]
@@ -91,6 +103,7 @@ class BoardResult:
     description: Description
     statistics: Statistics
     line: LineReport | None
+    noun: Noun = IMAGES
 
     @property
     def core_rate(self) -> float:
@@ -116,7 +129,7 @@ def find_subject(place: str | Path) -> BoardSubject:
     """
     folder = Path(place).expanduser()
     if not folder.is_dir() and folder.name == str(place):
-        folder = Path("runs") / folder
+        folder = RUNS / folder
     if not folder.is_dir():
         raise RunError(
             "there is no such folder",
@@ -162,7 +175,8 @@ class Images:
 def choose_images(
     subject: BoardSubject, description: Description, places: list[Path], count: int | None
 ) -> Images:
-    """Image files, ``.npy`` files of levels, or what the run was tested on; else random levels.
+    """Image files, ``.npy`` files (integers are levels, floats what they are made of), or what the
+    run was tested on; else random levels.
 
     Raises:
         DataError: a file cannot be read, or has another shape.
@@ -170,14 +184,15 @@ def choose_images(
     shape = description.input.shape
     arrays = [place for place in places if place.suffix == ".npy"]
     if places and len(arrays) == len(places):
-        levels = np.concatenate([_read_levels(place, shape) for place in arrays])
-        names = [f"levels {number}" for number in range(len(levels))]
+        levels = np.concatenate([_read_levels(place, shape, subject.given) for place in arrays])
+        names = [f"{subject.noun(shape).one} {number}" for number in range(len(levels))]
     elif places:
         files = image_files(places)[:count]
         names, levels = [str(file) for file in files], levels_of(files, description)
     elif subject.lowered is not None and (subject.lowered / LEVELS).is_file():
         levels = read_levels(subject.lowered)[INPUTS]
-        names = [f"test image {number}" for number in range(len(levels))]
+        one = subject.noun(shape).one
+        names = [f"test {one} {number}" for number in range(len(levels))]
     elif subject.graph is not None:
         rng = np.random.default_rng(0)
         levels = random_feeds(subject.graph, count or _RANDOM, rng)[subject.graph.inputs[0]]
@@ -191,8 +206,16 @@ def choose_images(
     return Images(names[:count], levels[:count])
 
 
-def _read_levels(path: Path, shape: tuple[int, ...]) -> IntArray:
-    found = read_array(path)
+def _read_levels(path: Path, shape: tuple[int, ...], given: HostInput | None) -> IntArray:
+    found = read_array(path, "biuf")
+    if found.dtype.kind == "f":
+        if given is None:
+            raise DataError(
+                f"holds {found.dtype}, and the design does not say which levels these are",
+                where=str(path),
+                hint=f"give levels: integers (N, {', '.join(map(str, shape))})",
+            )
+        return levels_of_numbers(found, given, str(path)).reshape(-1, *shape)
     if found.size % prod(shape) or (found.size and int(found.max()) > np.iinfo(np.int64).max):
         raise DataError(
             f"expected integers (N, {', '.join(map(str, shape))}), "
@@ -229,10 +252,7 @@ def run_on_board(
         board: RunningBoard | None = None
         if simulated:
             progress("compiling the simulated board", 0, 0)
-            expected = count or _known_count(subject)
-            rtl = _own_rtl(subject, progress)
-            made = SimulatedBoard.build(rtl, clock_mhz=_clock(subject), frames=expected)
-            description = subject.description(made.description)
+            made, description = simulated_board(subject, count, progress)
             images = choose_images(subject, description, places, count)
             board = stack.enter_context(made.start(faults))
             port = board.port
@@ -257,11 +277,32 @@ def run_on_board(
         compared=compared,
         differences=differences,
         cycles=cycles,
-        baud=_baud(subject) if simulated else description.baud,
+        baud=description.baud,
         description=description,
         statistics=link.statistics,
         line=board.report if board else None,
+        noun=subject.noun(description.input.shape),
     )
+
+
+def simulated_board(
+    subject: BoardSubject, count: int | None = None, progress: Progress = no_progress
+) -> tuple[SimulatedBoard, Description]:
+    """The board in simulation, and what a host must know of the design on it.
+
+    Args:
+        count: inputs that will be sent, more or less; by default those it was tested on.
+
+    Raises:
+        TargetError: the serial shell cannot carry the design.
+        ToolError: Verilator or the compiler is missing, or rejects the design.
+    """
+    expected = count or _known_count(subject)
+    rtl = _own_rtl(subject, progress)
+    made = SimulatedBoard.build(rtl, clock_mhz=_clock(subject), frames=expected)
+    # A pseudo terminal takes any rate; the board's own is one that hosts in C know.
+    described = made.description.model_copy(update={"baud": _baud(subject)})
+    return made, subject.description(described)
 
 
 def _own_rtl(subject: BoardSubject, progress: Progress) -> Path:
