@@ -27,6 +27,7 @@ from bitwright.data.detection_boxes import decode, iou
 from bitwright.models.skynet import folded_weights
 from bitwright.papers.skynet.fixed_point import FixedTypes, evaluate_fixed
 from bitwright.papers.skynet.weights import load_skynet_weights
+from bitwright.pipeline.steps.baseline import cpu_name
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "skynet_fixed.json"
 CONFIDENT = 0.5
@@ -61,7 +62,9 @@ def measure(data: Path, cases: int) -> dict[str, Any]:
         }
         print(name, rows[name], flush=True)
     command = " ".join(["python benchmarks/skynet_fixed.py", *sys.argv[1:]])
-    return {"images": len(batch), "sure": int(sure.sum()), "rows": rows, "command": command}
+    machine = f"{cpu_name()}, torch {torch.__version__}, numpy {np.__version__}"
+    counts = {"images": len(batch), "sure": int(sure.sum())}
+    return {**counts, "rows": rows, "command": command, "machine": machine}
 
 
 def page(found: dict[str, Any]) -> str:
@@ -82,6 +85,7 @@ def page(found: dict[str, Any]) -> str:
             f"| {name} | {types} | {row['mean_iou_sure']:.3f} | {row['mean_iou_all']:.3f} "
             f"| {row['smallest_sure']:.2f} |"
         )
+    lines += ["", f"* `{found['command']}`; {found['machine']}"]
     return "\n".join(lines) + "\n"
 
 
