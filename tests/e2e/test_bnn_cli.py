@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bitwright.base.errors import DataError
 from bitwright.base.native import find_compiler
 from bitwright.cli.entry import run as cli
 from bitwright.papers.bnn_soc.course import PRESETS
@@ -180,3 +181,83 @@ def test_tables_and_trace(call: Callable[..., str]) -> None:
     assert "inconsistent" in call("bnn", "tables")
     assert len(json.loads(call("bnn", "trace", "bnn-2h", "--json"))["rows"]) == 2 + 3 * 9
     assert {s.sizes for s in PRESETS.values()} == {(784, 4096, 10), (784, 4096, 4096, 10)}
+
+
+def test_two_frames_of_one_plain_name_and_a_label_that_stays(
+    tmp_path: Path, call: Callable[..., str]
+) -> None:
+    """Names that become one word are two pictures; who watches again keeps what a person wrote."""
+    from PIL import Image
+
+    model = tmp_path / "m.safetensors"
+    weight = (2 * np.random.default_rng(0).integers(0, 2, (10, 784)) - 1).astype(np.float32)
+    Model(Settings(sizes=(784, 10)), (weight,), (None,)).save(model, packed=True)
+    frames, queue = tmp_path / "frames", tmp_path / "queue"
+    frames.mkdir()
+    for number, name in enumerate(("a b.png", "a?b.png")):
+        Image.fromarray(bar(number)).save(frames / name)
+    watch = ("bnn", "watch", model, frames, "--queue", queue, "--margin", 2, "--json")
+    call(*watch)
+    rows = [row.split(",") for row in (queue / "labels.csv").read_text().splitlines()]
+    assert len(rows) == 3 and all((queue / row[0]).is_file() for row in rows[1:])
+    rows[1][1] = "7"
+    (queue / "labels.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+    call(*watch)
+    again = [row.split(",") for row in (queue / "labels.csv").read_text().splitlines()]
+    assert again == rows
+    (queue / "labels.csv").write_text("file,label,guess\n" + "x" * 200_000 + ",1,1\n")
+    call(*watch, code=4)
+    assert "no folder" in call("bnn", "watch", model, tmp_path / "none", "--queue", queue, code=4)
+
+
+def test_a_model_file_becomes_a_design(
+    folder: Path, tmp_path: Path, call: Callable[..., str]
+) -> None:
+    """A file without its run folder will do; what is no integer network is refused."""
+    weight = (2 * np.random.default_rng(0).integers(0, 2, (10, 784)) - 1).astype(np.float32)
+    model = tmp_path / "m.safetensors"
+    Model(Settings(sizes=(784, 10)), (weight,), (None,)).save(model, packed=True)
+    call("bnn", "lower", model, "--out", tmp_path / "d", "--data", folder, "--images", 1)
+    assert (tmp_path / "d").is_dir()
+    divided = Settings(sizes=(784, 10), scale_sum="fan_in")
+    Model(divided, (weight,), (None,)).save(model, packed=True)
+    lower = ("bnn", "lower", model, "--out", tmp_path / "e", "--data", folder)
+    assert "plain sums" in call(*lower, code=3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"binary": "yes"},
+        {"sizes": [784, 10.0]},
+        {"rate_start": "1"},
+        {"act_forward": 3},
+        {"seed": True},
+        {"rate_start": None},
+    ],
+    ids=str,
+)
+def test_settings_of_another_type_are_damaged(
+    change: dict[str, object], tmp_path: Path, call: Callable[..., str]
+) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    model = tmp_path / "m.safetensors"
+    weight = np.ones((10, 784), np.float32)
+    Model(Settings(sizes=(784, 10)), (weight,), (None,)).save(model)
+    content = model.read_bytes()
+    about = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+    about["settings"] = json.dumps({**json.loads(about["settings"]), **change})
+    save_file(load_file(model), model, about)
+    with pytest.raises(DataError, match="settings are damaged"):
+        Model.load(model)
+    save_file(load_file(model), model)  # a file without any
+    with pytest.raises(DataError):
+        Model.load(model)
+
+
+def test_labels_beyond_the_classes(folder: Path, tmp_path: Path, call: Callable[..., str]) -> None:
+    model = tmp_path / "m.safetensors"
+    weight = np.ones((4, 784), np.float32)
+    Model(Settings(sizes=(784, 4)), (weight,), (None,)).save(model)
+    assert "labels 0 to 3" in call("bnn", "classify", model, "--data", folder, code=4)

@@ -16,7 +16,8 @@ from bitwright.engine.checker import check_program
 from bitwright.engine.compiler import compile_graph
 from bitwright.engine.config import ENGINES, EngineConfig
 from bitwright.engine.image import EngineImage
-from bitwright.ir import Graph, random_feeds
+from bitwright.formats import parse_format
+from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds
 
 #: The usual one, and small ones: strips, chains and what moves outside happen in small networks.
 CONFIGS = (
@@ -84,3 +85,17 @@ def test_compiling_is_deterministic_and_images_are_files(graph: Graph) -> None:
     feeds = random_feeds(graph, 2, np.random.default_rng(1))
     first, second = image.run(feeds), again.run(feeds)
     assert all(np.array_equal(first[edge], second[edge]) for edge in first)
+
+
+def test_parts_with_and_without_signs_are_copied() -> None:
+    """A concatenation of both that lies in two others: its second place is a copy of its bytes."""
+    builder = GraphBuilder("parts", INTEGER)
+    shape = (3, 4, 8)
+    signed = builder.input("a", TensorType(shape, parse_format("int8"), (1.0,), -128, 127))
+    plain = builder.input("b", TensorType(shape, parse_format("uint8"), (1.0,), 0, 255))
+    both = builder.add("concat", (signed, plain))
+    outputs = [both, builder.add("concat", (both, plain)), builder.add("concat", (both, both))]
+    counts: Counter[str] = Counter()
+    for config in CONFIGS:
+        compare(builder.finish(*outputs), config, counts)
+    assert counts["compared"] == len(CONFIGS)

@@ -87,3 +87,24 @@ def test_what_does_not_fit_into_one_is_two() -> None:
     assert check(network(0, "requant", channels=12), SMALL) == 2
     assert check(network(0, "requant", kernel=2), SMALL) == 2
     assert {check(network(seed, "requant"), SMALL) for seed in range(1, 21, 2)} <= {1, 2}
+
+
+@pytest.mark.parametrize("config", [SMALL, ENGINES["e256"]], ids=["small", "e256"])
+@pytest.mark.parametrize("padding", [(0, 0, 2, 0), (0, 0, 0, 3), (0, 0, 1, 1), (1, 0, 0, 0)])
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("groups", [1, 11])
+def test_padding_on_any_side_of_one_tap(
+    padding: tuple[int, ...], pooled: bool, groups: int, config: EngineConfig
+) -> None:
+    """Sums of padding are results: they stand in the image, and in the maximum of a pool."""
+    rng = np.random.default_rng(3)
+    builder = GraphBuilder("padded", INTEGER)
+    edge = builder.input("x", TensorType((5, 4, 11), parse_format("uint4"), (1.0,), 0, 15))
+    attrs: dict[str, Any] = {"weight_format": "int8", "weight_scale": (1.0,), "padding": padding}
+    weight = rng.integers(-128, 0, (11, 1, 1, 11 // groups))  # so that nothing exceeds padding
+    edge = builder.add(
+        "conv", (edge,), attrs={**attrs, "groups": groups}, params={"weight": weight}
+    )
+    if pooled:
+        edge = builder.add("max_pool", (edge,), attrs={"kernel": (2, 2), "stride": (1, 1)})
+    check(builder.finish(_activated(builder, edge, "requant", rng, 11)), config)

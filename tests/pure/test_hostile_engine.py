@@ -121,6 +121,7 @@ def test_the_programs_that_are_compiled_may_be_run() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
+        ({"lanes": 32, "outputs": 32}, "lanes must lie in 8 .. 16"),
         ({"constants": {"burst_words": 0}}, "burst_words must lie in 1"),
         ({"constants": {"queue": 0}}, "queue must lie in 1"),
         ({"constants": {"bytes_per_cycle": 0}}, "bytes_per_cycle must lie in"),

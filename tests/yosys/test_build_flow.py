@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bitwright.base.errors import GraphError, RunError, TargetError, ToolError
+from bitwright.base.errors import BitwrightError, GraphError, RunError, TargetError, ToolError
 from bitwright.base.figures import Figure, Resources, Source
 from bitwright.base.tools import finder
 from bitwright.base.tools.finder import Tool, find
@@ -276,3 +276,25 @@ def test_vendor_projects_name_every_file(tmp_path: Path) -> None:
             assert (tmp_path / name / "design" / file).is_file()
     with pytest.raises(TargetError, match="no vendor project"):
         write_vendor_project(DOTS, ECP5, tmp_path / "no", clock_mhz=80)
+
+
+def test_the_tops_parameters_are_the_designs(tmp_path: Path) -> None:
+    """What design.json says of the top's parameters is what is simulated, and so what is built."""
+    folder = _copy(tmp_path)
+    _edit(folder, "dots.sv", "module dots (", "module dots #(parameter int Lanes = 3) (")
+    _edit(
+        folder,
+        "dots.sv",
+        "  dots_lane i_lane2 (",
+        "  if (Lanes < 3) assign sum2 = 0; else dots_lane i_lane2 (",
+    )
+    whole = synthesise(folder, ECP5, tmp_path / "a")
+    described = json.loads((folder / "design.json").read_text())
+    described["parameters"] = {"Lanes": 2}
+    (folder / "design.json").write_text(json.dumps(described))
+    fewer = synthesise(folder, ECP5, tmp_path / "b")
+    assert fewer.resources.dsp < whole.resources.dsp
+    described["parameters"] = {"Lanes": '2; exec -- sh "x"'}
+    (folder / "design.json").write_text(json.dumps(described))
+    with pytest.raises(BitwrightError, match="parameters"):
+        synthesise(folder, ECP5, tmp_path / "c")

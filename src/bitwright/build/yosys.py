@@ -30,6 +30,7 @@ from bitwright.build.packing import added_luts, top_of
 from bitwright.build.resources import count_resources
 from bitwright.build.target import Target
 from bitwright.sim.spec import Design, load_design
+from bitwright.sim.toolchain import parameter_literal
 
 NETLIST, STATISTICS, LOG, SCRIPT = "netlist.json", "stat.json", "yosys.log", "synth.ys"
 TOP_GLUE = "(top)"
@@ -138,7 +139,7 @@ def synthesis_commands(design: Design, target: Target, options: SynthesisOptions
     flags = [*_FAMILY_FLAGS[family], *_dsp_flags(target, options), *options.extra]
     command = _FAMILY_COMMAND[family]
     return [
-        f"hierarchy -top {design.top}",
+        f"hierarchy -top {design.top}{_parameters(design)}",
         f"proc {design.top}",
         f"check {design.top}",  # while its nets have their own names, for messages
         *_FAMILY_BEFORE.get(family, ()),
@@ -148,6 +149,12 @@ def synthesis_commands(design: Design, target: Target, options: SynthesisOptions
         "check -assert",
         "autoname",  # some flows leave $abc$ names, which hide the instance a cell came from
     ]
+
+
+def _parameters(design: Design) -> str:
+    """What the design's top is to be, where that is not what its source says of itself."""
+    given = design.parameters.items()
+    return "".join(f" -chparam {name} {parameter_literal(value)}" for name, value in given)
 
 
 def _dsp_flags(target: Target, options: SynthesisOptions) -> list[str]:

@@ -107,7 +107,7 @@ class EngineConfig:
                     f"{name} must be a power of two, got {value!r:.40}", where="engine"
                 )
         limits = {
-            "pixels": (2, 64), "lanes": (8, 64), "feature_words": (64, 1 << 16),
+            "pixels": (2, 64), "lanes": (8, 16), "feature_words": (64, 1 << 16),
             "weight_rows": (16, 1 << 13), "parameter_rows": (16, 1 << 12),
         }  # fmt: skip
         for name, (low, high) in limits.items():

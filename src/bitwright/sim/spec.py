@@ -92,6 +92,10 @@ class Control(_Entry):
     events: str = Field(pattern=NAME)
 
 
+#: Text or a sized literal: what cannot end the literal, line or command that it stands in.
+_ParameterText = Annotated[str, Field(pattern=r"^[\w.'/-]*$", max_length=256)]
+
+
 class Design(_Entry):
     """What ``design.json`` says; paths are relative to its folder.
 
@@ -119,7 +123,7 @@ class Design(_Entry):
     memories: tuple[FileName, ...] = Field(default=(), max_length=_MOST_FILES)
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
-    parameters: dict[Annotated[str, Field(pattern=NAME)], int | str] = {}
+    parameters: dict[Annotated[str, Field(pattern=NAME)], int | _ParameterText] = {}
     memory_ports: tuple[MemoryPort, ...] = ()
     predicted: dict[str, int] = {}
     frame_error: str | None = Field(default=None, pattern=NAME)

@@ -72,16 +72,17 @@ def lint(
 
 def parameter_flags(parameters: Mapping[str, int | str]) -> list[str]:
     """``-G`` flags. Text is passed as a string literal unless it is a sized literal (``8'hff``)."""
-    return [f"-G{name}={_literal(value)}" for name, value in parameters.items()]
+    return [f"-G{name}={parameter_literal(value)}" for name, value in parameters.items()]
 
 
 def instance_parameters(parameters: Mapping[str, int | str]) -> str:
     """The same for an instance: `` #(.A(1), .B("x"))``; nothing where there are none."""
-    named = ", ".join(f".{name}({_literal(value)})" for name, value in parameters.items())
+    named = ", ".join(f".{name}({parameter_literal(value)})" for name, value in parameters.items())
     return f" #({named})" if named else ""
 
 
-def _literal(value: int | str) -> str:
+def parameter_literal(value: int | str) -> str:
+    """Text as a string literal unless it is a sized literal (``8'hff``); Yosys reads the same."""
     if isinstance(value, str) and "'" not in value:
         return f'"{value}"'
     return str(int(value)) if isinstance(value, int) else value

@@ -50,6 +50,12 @@ def kept(draft: Draft, kind: TensorType) -> Post:
     return Post(result, ones, _spread(_bias(draft), draft), low=low, high=high)
 
 
+def copied(draft: Draft) -> Post:
+    """The bytes themselves: planes with and without signs may lie side by side."""
+    ones = _spread(np.ones(len(draft.places), np.int64), draft)
+    return Post(Result.EIGHT, ones, np.zeros_like(ones), low=-128, high=255)
+
+
 def signed_back(post: Post, draft: Draft, signs: IntArray) -> Post:
     """`kept`, but for channels that come negated."""
     return replace(post, multiplier=_spread(signs, draft))

@@ -15,6 +15,7 @@ from bitwright.base.errors import ModelError
 from bitwright.engine.compiler import draft as drafts
 from bitwright.engine.compiler.draft import Draft, no_mapping
 from bitwright.engine.compiler.finish import (
+    copied,
     fits,
     kept,
     looked_up,
@@ -231,8 +232,15 @@ class _Front:
                 node, "its operands are flattened images of different shapes", "add, then flatten"
             )
         if not np.array_equal(a.places, b.places) or a.planes != b.planes:
-            draft = drafts.replaced(node, b, a.places, a.planes, self.config)
             kind = self.graph.types[node.inputs[1]]
+            if not fits(kind):
+                raise no_mapping(
+                    node,
+                    f"an operand in [{kind.lo}, {kind.hi}], of parts with and without signs, whose "
+                    "channels lie in other places than the other one's",
+                    "put an activation or a quantizer behind the concatenation",
+                )
+            draft = drafts.replaced(node, b, a.places, a.planes, self.config)
             b = self._layer(draft, kept(draft, kind), f"{node.name}_placed", kind)
         return drafts.addition(node, (a, b), node.ints("multipliers"), self.config)
 
@@ -252,9 +260,9 @@ class _Front:
             piece = part
             if part.parent is not None or self._inside(part, whole) or part in parts[: len(places)]:
                 draft = drafts.identity(node, part, self.config)
-                kept_kind = self.graph.types[edge]
                 name = f"{node.name}_part{len(places)}"
-                piece = self._layer(draft, kept(draft, kept_kind), name, kept_kind)
+                piece = self._layer(draft, copied(draft), name, self.graph.types[edge])
+                piece.signs = part.signs
             piece.parent = (whole, first)
             places.append(piece.places + first * self.config.lanes)
             signs += piece.signs
@@ -358,6 +366,8 @@ class _Front:
             return None
         alone = len(self.graph.consumers(edge)) == 1 and not self._is_output(edge)
         if not alone or edge in self.values or producer.params["weight"].shape[1:3] != (1, 1):
+            return None
+        if any(producer.ints("padding")):  # sums of padding take part in the maximum
             return None
         draft, kind = self.product(producer), self.graph.types[edge]
         if not can_pool(draft, falls):

@@ -100,7 +100,8 @@ def _frames(layer: Layer, part: Part, rows: tuple[int, int]) -> list[_Frame]:
     pointwise = layer.joins or layer.kernel == (1, 1)
     count = (rows[1] - rows[0]) * width
     unmoved = layer.stride == (1, 1) and layer.padding == (0, 0) and part.origin == (0, 0)
-    if not (pointwise and unmoved and out.width == width):
+    same = (out.height, out.width) == (source.height, width)  # no padding on the far sides either
+    if not (pointwise and unmoved and same):
         return [plain]
     return [plain, _Frame(1, count, 0, 0, 1, count, 0, 0, rows[0] * width)]
 

@@ -154,7 +154,7 @@ def classify_verb(
 
 @bnn.command("lower")
 def lower_verb(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder of `bitwright bnn train`.")],
+    run: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file or a run folder.")],
     out: Out,
     data: Data = None,
     images: Annotated[
@@ -166,10 +166,9 @@ def lower_verb(
     from bitwright.base.files import check_free
     from bitwright.papers.bnn_soc.course import load_samples
     from bitwright.papers.bnn_soc.graph import make_design
-    from bitwright.papers.bnn_soc.run_folder import load_run
 
     check_free(out, force=force)
-    make_design(load_run(run).model, out, load_samples(data).test_images, images)
+    make_design(_model(run), out, load_samples(data).test_images, images)
     Output(False).say(f"the design is in {out}; next: bitwright simulate {out}")
 
 

@@ -25,12 +25,22 @@ def binary_graph(model: Model, name: str = "bnn") -> Graph:
     """The layers of a binarized network on bipolar inputs; outputs are the raw sums.
 
     Raises:
-        ModelError: a float network, a bias, or an activation whose sign is not that of the sum.
+        ModelError: a float network, a bias, divided sums, or an activation whose sign is not that
+            of the sum.
     """
     s = model.settings
-    if not s.binary or s.bias or s.act_forward in ("sigmoid", "hard_sigmoid"):
+    if (
+        not s.binary
+        or s.bias
+        or s.scale_sum != "none"
+        or s.act_forward
+        in (
+            "sigmoid",
+            "hard_sigmoid",
+        )
+    ):
         raise ModelError(
-            "expected a binarized network without biases, with an odd activation",
+            "expected a binarized network with plain sums, no biases and an odd activation",
             where="settings",
             hint="its sums must be integers, and their signs what the next layer reads",
         )

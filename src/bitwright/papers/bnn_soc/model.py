@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import BitwrightError, DataError
-from bitwright.base.files import atomic_write, read_bytes
+from bitwright.base.files import atomic_write, parse_json, read_bytes
 from bitwright.ir.executor.xnor import BinaryMatrix, unpack_signs
 from bitwright.papers.bnn_soc.numbers import Floats, activate
 from bitwright.papers.bnn_soc.packing import pack32, words_of
@@ -119,7 +119,7 @@ class Model:
         hint = "a file that `bitwright bnn train` wrote"
         about, arrays = _opened(read_bytes(path), where, hint)
         try:
-            fields = json.loads(about["settings"])
+            fields = parse_json(about["settings"])
             settings = Settings().changed(**{**fields, "sizes": tuple(fields["sizes"])})
         except (BitwrightError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"its settings are damaged: {error}", where=where, hint=hint) from error
@@ -128,7 +128,7 @@ class Model:
             weights.append(_matrix(arrays, settings, number, where))
             bias = arrays.get(f"layer{number}.bias")
             if (bias is not None) != settings.bias or (
-                bias is not None and bias.shape != (settings.sizes[number],)
+                bias is not None and not _biases(bias, settings.sizes[number])
             ):
                 raise DataError(f"biases of layer {number} do not match", where=where, hint=hint)
             biases.append(bias)
@@ -142,13 +142,17 @@ def _opened(content: bytes, where: str, hint: str) -> tuple[dict[str, str], dict
 
     try:
         length = int.from_bytes(content[:8], "little")
-        about = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+        about = parse_json(content[8 : 8 + length]).get("__metadata__") or {}
         arrays = load(content)
     except (SafetensorError, ValueError, KeyError, AttributeError) as error:
         raise DataError(f"no safetensors file: {error}", where=where, hint=hint) from error
     if about.get("format") != FORMAT:
         raise DataError("holds no network of this kind", where=where, hint=hint)
     return about, arrays
+
+
+def _biases(bias: NDArray[Any], units: int) -> bool:
+    return bool(bias.shape == (units,) and bias.dtype == np.float32 and np.isfinite(bias).all())
 
 
 def _matrix(arrays: dict[str, Any], s: Settings, number: int, where: str) -> NDArray[Any]:
@@ -193,7 +197,16 @@ def decide(
     Args:
         threshold: outputs count as +1 from here on and as -1 up to minus this; by default 1 for a
             binarized network, 0 for a float one, whose outputs show a trend early (spec 2.7).
+
+    Raises:
+        DataError: a label is none of the network's classes.
     """
+    if labels.size and not 0 <= labels.min() <= labels.max() < sums.shape[1]:
+        raise DataError(
+            f"expected labels 0 to {sums.shape[1] - 1}, got {labels.min()} to {labels.max()}",
+            where="test samples",
+            hint="the network has fewer classes than these images",
+        )
     output = activate(settings.act_forward, sums)
     if settings.binary:
         output = np.where(output >= 0, 1, -1)

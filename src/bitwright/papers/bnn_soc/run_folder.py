@@ -58,8 +58,9 @@ def load_run(folder: Path) -> Trained:
         DataError: it is none, or damaged.
     """
     model = Model.load(folder / MODEL)
-    about: Any = parse_json(read_bytes(folder / COURSE, hint=_HINT).decode("utf-8", "replace"))
+    content = read_bytes(folder / COURSE, hint=_HINT)
     try:
+        about: Any = parse_json(content)
         looks = tuple(Look(**look) for look in about["looks"])
         threads = int(about["threads"])
         numbers = [float(v) for look in looks for v in asdict(look).values()]

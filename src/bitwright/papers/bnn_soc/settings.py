@@ -117,6 +117,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be; `RecipeError` names the field."""
+        for field in fields(self):
+            _typed(field.name, getattr(self, field.name), field.default)
         sizes_ok = 2 <= len(self.sizes) <= _MOST_LAYERS + 1
         if not sizes_ok or not all(1 <= n <= _MOST_UNITS for n in self.sizes):
             raise RecipeError(
@@ -182,6 +184,18 @@ class Settings:
             return scaled
         on = level >= self.threshold if self.input == "threshold" else scaled >= 0
         return np.where(on, 1, -1).astype(np.float32)
+
+
+def _typed(name: str, value: Any, default: Any) -> None:
+    """Refuse a value of another type than the default's; an integer is a number, too."""
+    if isinstance(default, tuple):
+        right = isinstance(value, tuple) and all(type(n) is int for n in value)
+    elif isinstance(default, float):
+        right = isinstance(value, int | float) and not isinstance(value, bool)
+    else:
+        right = type(value) is type(default)
+    if not right:
+        raise RecipeError(f"expected a value such as {default!r}, got {value!r}", where=name)
 
 
 def _between(name: str, value: float, low: float, high: float) -> None:

@@ -9,6 +9,7 @@ up, frames of a camera, a list.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,10 +35,15 @@ def folder_source(
 ) -> Iterator[Frame]:
     """The pictures of a folder in order of their names, then those that come, until nothing new has
     come for ``wait_s`` seconds.
+
+    Raises:
+        DataError: there is no such folder, or a picture is damaged or of another size.
     """
     from bitwright.base.files import read_bytes
     from bitwright.data.decoding import Decoding, decode_image
 
+    if not folder.is_dir():
+        raise DataError("is no folder", where=str(folder))
     seen: set[str] = set()
     last = time.monotonic()
     while True:
@@ -71,7 +77,7 @@ def watch(
 
     Args:
         queue: folder; each unsure frame becomes a PNG file, with a row in ``labels.csv`` whose
-            label is empty.
+            label is empty; a label that is there stays when the frame comes again.
         margin: least lead of the largest sum, as a share of the products in a sum.
     """
     from PIL import Image
@@ -83,12 +89,15 @@ def watch(
         lead = float((first - second) / model.settings.sizes[-2])
         label = int(sums.argmax())
         if lead < margin:
-            stored = f"{plain_word(Path(name).stem)}.png"
             content = io.BytesIO()
             Image.fromarray(image).save(content, "PNG")
+            # Two names may have one plain word: the picture's digest tells the frames apart.
+            digest = hashlib.sha256(image.tobytes()).hexdigest()[:12]
+            stored = f"{plain_word(Path(name).stem)}-{digest}.png"
             atomic_write(queue / stored, content.getvalue())
-            rows = [*_rows(queue), (stored, "", str(label))]
-            _write(queue, list({row[0]: row for row in rows}.values()))
+            rows = {row[0]: row for row in _rows(queue)}
+            written = rows[stored][1] if stored in rows else ""  # by a person: it stays
+            _write(queue, list({**rows, stored: (stored, written, str(label))}.values()))
         yield Seen(name, label, lead, lead >= margin)
 
 
@@ -97,7 +106,10 @@ def _rows(queue: Path) -> list[tuple[str, str, str]]:
     place = queue / LABELS
     if not place.exists():
         return []
-    rows = list(csv.reader(io.StringIO(read_text(place))))[1:]
+    try:
+        rows = list(csv.reader(io.StringIO(read_text(place))))[1:]
+    except csv.Error as error:
+        raise DataError(f"is no table: {error}", where=str(place)) from error
     if any(len(row) != 3 for row in rows):
         raise DataError("expected the columns file, label, guess", where=str(place))
     return [(row[0], row[1].strip(), row[2]) for row in rows]
