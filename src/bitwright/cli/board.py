@@ -92,7 +92,7 @@ def load(
     """Load a bitstream into a board (until its power goes)."""
     from bitwright.build.loaders import load_bitstream
     from bitwright.build.target import load_board
-    from bitwright.pipeline.board import bitstream_of
+    from bitwright.pipeline.board_subject import bitstream_of
 
     output = Output(json)
     file = bitstream_of(subject)
@@ -134,7 +134,8 @@ def run(
 ) -> None:  # fmt: skip
     """Send images; print labels and scores; compare them with the integer graph."""
     from bitwright.build.simulated import Faults
-    from bitwright.pipeline.board import find_subject, run_on_board
+    from bitwright.pipeline.board import run_on_board
+    from bitwright.pipeline.board_subject import find_subject
 
     if simulated and port is not None:
         raise RecipeError("a simulated board has a port of its own", where="--port")
@@ -206,11 +207,12 @@ def _as_json(result: BoardResult) -> dict[str, Any]:
         "compared": result.compared,
         "differences": result.differences,
         "images_per_second": {
-            "here": result.statistics.rate,
+            "here": result.rate,
             "line": result.line_rate,
             "core": result.core_rate,
         },
         "core_cycles": result.cycles,
+        "predicted_cycles": result.description.interval,
         "link": asdict(result.statistics),
         "simulation": None if result.line is None else asdict(result.line),
     }
@@ -249,7 +251,7 @@ def _rates(result: BoardResult) -> str:
     description = result.description
     parts = []
     if result.line is None:
-        parts.append(f"{result.statistics.rate:.0f} over the line, measured")
+        parts.append(f"{result.rate:.0f} over the line, measured")
     else:
         parts.append(f"{result.line_rate:.0f} at most over a line of {result.baud:.0f} baud")
     if description.interval:
@@ -259,7 +261,7 @@ def _rates(result: BoardResult) -> str:
         )
     if result.cycles:
         parts.append(
-            f"{result.cycles} cycles for one {_noun(result).one} in the core, timed by the shell"
+            f"{result.cycles} cycles for one {_noun(result).one} in the core, timed by the board"
         )
     return "; ".join(parts)
 
@@ -272,8 +274,7 @@ def _class(result: BoardResult, k: int) -> str:
 
 
 def _best_scores(result: BoardResult, k: int) -> str:
-    output = result.description.outputs[0]
-    found = result.outputs[output.name][k]
+    found = next(iter(result.outputs.values()))[k]
     best = sorted(range(len(found)), key=lambda i: (-found[i], i))[:3]
     classes = result.description.classes
     named = (classes[i] if len(classes) == len(found) else str(i) for i in best)

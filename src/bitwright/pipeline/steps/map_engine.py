@@ -24,6 +24,7 @@ from bitwright.engine.footprint import check_running
 from bitwright.engine.image import EngineImage
 from bitwright.engine.profile import exact_timeline, waits
 from bitwright.engine.timing import simulate
+from bitwright.host.engine_files import NETWORK_HEADER, network_header
 from bitwright.ir import Graph, IntArray, random_feeds
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.results_hardware import ENGINE_IMAGE, EngineResult
@@ -110,6 +111,7 @@ def map_engine(
     data = image.to_bytes()
     atomic_write(folder / ENGINE_IMAGE, data)
     atomic_write(folder / CONFIG, config.to_json())
+    atomic_write(folder / NETWORK_HEADER, network_header(image))
     dsps = fitting_dsps(config, load_target(wanted.target).capacity.dsp)
     emit_engine(config, folder / RTL, dsps=dsps)
     result = describe_program(image, wanted.clock_mhz).model_copy(
