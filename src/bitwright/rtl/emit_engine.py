@@ -30,7 +30,7 @@ EVENTS = (
 """What the bits of the engine's ``events_o`` mean, lowest first."""
 
 
-def parameters(config: EngineConfig, *, dsps: int | None = None) -> dict[str, int]:
+def parameters(config: EngineConfig, *, dsps: int | None = None) -> dict[str, int | str]:
     """Parameters of the module ``engine``.
 
     Args:
@@ -41,6 +41,7 @@ def parameters(config: EngineConfig, *, dsps: int | None = None) -> dict[str, in
         "Pixels": config.pixels,
         "Lanes": config.lanes,
         "Dsps": config.lanes if dsps is None else dsps,
+        "Nibbles": f"1'b{int(config.nibbles)}",
         "FeatureWords": config.feature_words,
         "WeightRows": config.weight_rows,
         "ParameterRows": config.parameter_rows,

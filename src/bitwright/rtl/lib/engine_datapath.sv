@@ -9,6 +9,7 @@ module engine_datapath #(
   parameter int Pixels     = 4,
   parameter int Lanes      = 8,
   parameter int Dsps       = 8,
+  parameter bit Nibbles    = 1'b1,
   parameter int AddrWidth  = 15,
   parameter int CoordWidth = 17,
   parameter int Rows       = 512,
@@ -100,7 +101,8 @@ module engine_datapath #(
   engine_strobe #(.Cycles(5)) i_valid (.clk_i, .rst_ni, .data_i(tap_valid_i), .data_o(valid));
 
   engine_array #(
-    .Pixels(Pixels), .Outputs(Lanes), .Lanes(Lanes), .Dsps(Dsps), .PostLanes(PostLanes)
+    .Pixels(Pixels), .Outputs(Lanes), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles),
+    .PostLanes(PostLanes)
   ) i_array (
     .clk_i, .rst_ni, .valid_i(valid && ready), .first_i(first), .last_i(last),
     .signed_i(is_signed), .nibbles_i(nibbles), .max_i(is_max), .kept_i(kept),

@@ -8,6 +8,7 @@ module engine_units #(
   parameter int Pixels        = 4,
   parameter int Lanes         = 8,
   parameter int Dsps          = 8,
+  parameter bit Nibbles       = 1'b1,
   parameter int FeatureWords  = 32768,
   parameter int WeightRows    = 1024,
   parameter int ParameterRows = 512,
@@ -105,7 +106,7 @@ module engine_units #(
   assign spent_o = valid[1] & take[1] & ~go_o[1];
 
   engine_execute #(
-    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .AddrWidth(FeatureWidth),
+    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles), .AddrWidth(FeatureWidth),
     .WeightRows(WeightRows), .Rows(ParameterRows), .PostLanes(PostLanes)
   ) i_execute (
     .clk_i, .rst_ni, .slot_i(even_i), .valid_i(valid[1]), .ready_o(take[1]),

@@ -80,9 +80,19 @@ module engine_walker #(
   logic [2*ShortWidth-1:0] planes, taps, steps;
   assign wide     = (kc >> ShortWidth) != '0 || (kh >> ShortWidth) != '0
                     || (kw >> ShortWidth) != '0 || (passes >> ShortWidth) != '0;
-  assign planes   = (2*ShortWidth)'(kc[ShortWidth-1:0]) * (2*ShortWidth)'(kh[ShortWidth-1:0]);
-  assign taps     = (2*ShortWidth)'(kw[ShortWidth-1:0]) * (2*ShortWidth)'(passes[ShortWidth-1:0]);
-  assign steps    = (2*ShortWidth)'(planes[ShortWidth-1:0]) * (2*ShortWidth)'(taps[ShortWidth-1:0]);
+
+  always_comb begin : p_steps  // sums, so that no tool takes a multiplier for a few bits
+    planes = '0;
+    taps   = '0;
+    steps  = '0;
+    for (int k = 0; k < ShortWidth; k++) begin
+      if (kh[k]) planes = planes + ((2*ShortWidth)'(kc[ShortWidth-1:0]) << k);
+      if (passes[k]) taps = taps + ((2*ShortWidth)'(kw[ShortWidth-1:0]) << k);
+    end
+    for (int k = 0; k < ShortWidth; k++) begin
+      if (taps[k]) steps = steps + ((2*ShortWidth)'(planes[ShortWidth-1:0]) << k);
+    end
+  end
   assign is_short = !wide && (planes >> ShortWidth) == '0 && (taps >> ShortWidth) == '0
                     && (steps >> ShortWidth) == '0;
 
