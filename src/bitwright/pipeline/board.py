@@ -257,7 +257,8 @@ def _baud(subject: BoardSubject) -> float:
             return read_description(folder / FILE).baud
     wanted = max(board.uart_baud for board in list_boards())
     mapped = subject.design.parent
-    if subject.design.name == RTL and (mapped / FOUND).is_file():
+    is_mapped = subject.design.name == RTL and (mapped / FOUND).is_file()
+    if is_mapped and program_of(subject.design) is None:  # an engine's circuit has no map
         link = load_result(MapResult, mapped).link
         wanted = wanted if link is None else round(link.baud)
     return choose_line(clock_of(subject), wanted).baud
