@@ -22,7 +22,8 @@ sys.path[:0] = [str(Path(__file__).parent)]
 from networks import RESULTS, machine  # noqa: E402
 
 from bitwright.build.simulated import Faults  # noqa: E402
-from bitwright.pipeline.board import find_subject, run_on_board  # noqa: E402
+from bitwright.pipeline.board import run_on_board  # noqa: E402
+from bitwright.pipeline.board_subject import find_subject  # noqa: E402
 
 SHARES = (0.0, 0.001, 0.01)
 

@@ -34,6 +34,7 @@ from bitwright.engine.config import Constants
 from bitwright.engine.cost import fitting_dsps
 from bitwright.engine.estimate import by_layer, timeline, utilisation
 from bitwright.engine.image import EngineImage
+from bitwright.engine.sdram import SdramMemory
 from bitwright.engine.timing import simulate
 from bitwright.ir import Graph, random_feeds
 from bitwright.rtl.emit_engine import emit_engine
@@ -49,11 +50,11 @@ class System:
     """An engine with its memory and clock.
 
     Attributes:
-        memory: as the test bench plays it; clock_mhz: assumed.
+        memory: as the test bench plays it, or the exact model of a board's; clock_mhz: assumed.
     """
 
     config: EngineConfig
-    memory: MemoryModel
+    memory: MemoryModel | SdramMemory
     clock_mhz: float
 
 
@@ -63,6 +64,7 @@ _SDRAM = MemoryModel(latency=20, beats_per_cycle=0.45)
 SYSTEMS = {
     "e256": System(ENGINES["e256"], _SDRAM, 62.5),
     "e256-2": System(ENGINES["e256-2"], _SDRAM, 62.5),
+    "ulx3s": System(ENGINES["e256"], SdramMemory(mhz=62.5), 62.5),
     "e1024": System(ENGINES["e1024"], _SDRAM, 62.5),
     "zu9eg": System(
         replace(ENGINES["e2048"], constants=Constants(bytes_per_cycle=20.0)),
@@ -116,6 +118,8 @@ def quantized(name: str, bits: int = 8) -> Graph:
 
 def measure(name: str, system: System, bits: int, emulated: bool, rtl: bool) -> dict[str, Any]:
     config, memory = system.config, system.memory
+    if rtl and not isinstance(memory, MemoryModel):
+        raise SystemExit("the test bench plays no SDRAM: tests/verilator/test_engine_board.py")
     graph = quantized(name, bits)
     start = time.perf_counter()
     image = compile_graph(graph, config)
@@ -142,7 +146,7 @@ def measure(name: str, system: System, bits: int, emulated: bool, rtl: bool) -> 
         expected, got = graph.run(feeds), image.run(feeds)
         row["compared"] = sum(levels.size for levels in expected.values())
         row["differences"] = sum(int((expected[e] != got[e]).sum()) for e in expected)
-    if rtl:
+    if rtl and isinstance(memory, MemoryModel):
         row["rtl"] = on_rtl(graph, image, memory)
     return row
 
@@ -196,7 +200,9 @@ def write_table(rows: dict[str, Any]) -> None:
         "By `benchmarks/engine.py`. Cycles are those of `bitwright.engine.timing`, which tests "
         "hold to the simulated RTL, instruction by instruction. e256 (and e256-2, with two post "
         "lanes a pixel), e1024: a memory of 0.45 words of 8 bytes a cycle and a latency of 20, "
-        "62.5 MHz; zu9eg: 8x16x16 with two post lanes a pixel, a word of 16 bytes a cycle, latency "
+        "62.5 MHz; ulx3s: E256 with the SDRAM of that board, by the controller's exact model, as "
+        "`bitwright board` shows the cycles; zu9eg: 8x16x16 with two post lanes a pixel, a word of "
+        "16 bytes a cycle, latency "
         "60, 300 MHz, beside the published DPU's B4096 on that device "
         "(0.69, 1.11, 1.78 ms). Clocks are assumed here. Batch 1, eight bits where nothing else is "
         "said, convolution-first DenseNets at 32 x 32, SkyNet at 160 x 320. Utilisation: "
@@ -206,20 +212,22 @@ def write_table(rows: dict[str, Any]) -> None:
         "Simulated: one image on the engine's RTL in Verilator, its outputs beside `Graph.run`; "
         "begin and end of every instruction were compared with the model, too, or there is no row.",
         "",
-        "| network | engine | MMAC | cycles | estimate | ms | against the DPU | X busy | X waits "
-        "for | utilisation | wanted | instructions | emulated | simulated: cycles; values |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| network | engine | MMAC | cycles | estimate | ms | frames a second | against the DPU "
+        "| X busy | X waits for | utilisation | wanted | instructions | emulated "
+        "| simulated: cycles; values |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for key, row in sorted(rows.items(), key=lambda item: item[0].split("@")[::-1]):
         name, engine = key.split("@")
-        wanted = NETWORKS[name][3] if engine.startswith("e256") else None
+        wanted = NETWORKS[name][3] if engine.startswith(("e256", "ulx3s")) else None
         waits = ", ".join(f"{u} {c:,}" for u, c in row["waits"].items() if c)
         faster = (
             f"{_DPU_MS[name] / row['ms']:.1f} x" if engine == "zu9eg" and name in _DPU_MS else ""
         )
         lines.append(
             f"| {name} | {engine} | {row['macs'] / 1e6:.1f} | {row['exact']:,} "
-            f"| {row['cycles']:,} | {row['ms']:.2f} | {faster} | {row['busy']:,} "
+            f"| {row['cycles']:,} | {row['ms']:.2f} | {1000 / row['ms']:,.1f} | {faster} "
+            f"| {row['busy']:,} "
             f"| {waits} | {100 * row['utilisation']:.1f} % | "
             f"{'' if wanted is None else f'{100 * wanted:.0f} %'} | {row['instructions']:,} | "
             f"{_emulated(row)} | {_simulated(row)} |"

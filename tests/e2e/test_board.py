@@ -24,7 +24,8 @@ from bitwright.data.preprocessing import HostInput
 from bitwright.data.spec import DatasetSpec
 from bitwright.host import Link, SerialLine, read_description
 from bitwright.host.images import image_files, read_image, to_levels
-from bitwright.pipeline.board import find_subject, run_on_board
+from bitwright.pipeline.board import run_on_board
+from bitwright.pipeline.board_subject import find_subject
 from bitwright.pipeline.steps.lower import host_input
 from bitwright.pipeline.steps.quantize import read_integers
 

@@ -14,14 +14,21 @@ from tests.e2e.tools import Tools
 from tests.engine_programs import SMALL
 
 from bitwright.base.errors import RecipeError, RunError, TargetError
-from bitwright.engine.image import EngineImage
+from bitwright.build.implement import read_result
+from bitwright.engine.image import EngineImage, load_image
+from bitwright.engine.sdram import ULX3S, SdramMemory
+from bitwright.engine.timing import simulate
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, load_graph
 from bitwright.pipeline.api import Pipeline, diff_run, estimate_recipe
+from bitwright.pipeline.board import run_on_board
+from bitwright.pipeline.board_subject import find_subject
 from bitwright.pipeline.designs import steps
 from bitwright.pipeline.designs.folder import Design, open_design
+from bitwright.pipeline.steps.implement_engine import board_cycles
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import EngineResult, SimulateResult
+from bitwright.sim.spec import load_design
 
 
 @pytest.fixture
@@ -43,7 +50,7 @@ def test_a_recipe_for_the_engine(
     """The trained network of another run, compiled, proven on the RTL, implemented (but for the
     tools) and reported anew.
     """
-    tools = Tools(monkeypatch, fmax=70.0, bitstream=70.0)
+    tools = Tools(monkeypatch, fmax=60.0, bitstream=60.0)
     run = tmp_path / "run"
     shutil.copytree(built, run)
     recipe = tiny_recipe(hardware={"kind": "engine", "engine": str(small)})
@@ -64,12 +71,13 @@ def test_a_recipe_for_the_engine(
     rows = {row.label: row for row in summary.rows}
     assert rows["accuracy, RTL"].figure.count == 12
     assert rows["cycles an image, predicted"].figure.value == found.cycles
-    assert rows["Fmax"].figure.value == 70 and rows["LUT"].figure.value == 1
-    assert rows["images a second"].figure.value == pytest.approx(7e7 / found.cycles, abs=1)
-    assert "70 MHz, reached; 100 were asked for" in rows["images a second"].note
     report = diff_run(recipe, run)
     assert [stage.stage for stage in report.stages][-1] == "graph" and report.bad is None
     assert "no hardware graph" in report.note
+    assert rows["Fmax"].figure.value == 60 and rows["LUT"].figure.value == 1
+    assert rows["images a second"].figure.value == pytest.approx(6e7 / found.cycles, abs=1)
+    assert "60 MHz, reached; 100 were asked for" in rows["images a second"].note
+    check_board(run / "06-implement", run / "04-map" / "program.bwe")
     image = EngineImage.from_bytes((run / "04-map" / "program.bwe").read_bytes())
     assert image.config == SMALL and len(image.program) == found.instructions
     page = (run / "07-report" / "report.html").read_text()
@@ -77,6 +85,27 @@ def test_a_recipe_for_the_engine(
         assert words.lower() in page.lower()
     assert "instructions began and ended in the predicted cycle" in summary.proof
     assert estimate_recipe(recipe)["cycles"] == pytest.approx(found.cycles, rel=0.05)
+    pytest.importorskip("serial", reason="pyserial is not installed")
+    sent = run_on_board(find_subject(run), [], simulated=True, count=2)
+    assert sent.compared == 2 * 11 and sent.differences == 0 and sent.labels is not None
+    assert sent.cycles == sent.description.interval == board_cycles(image, 60.0)
+    assert 0 < sent.line_rate < sent.core_rate
+
+
+def check_board(folder: Path, program: Path) -> None:
+    """What was given to the tools is the engine with its memory and a console, at a clock that the
+    memory takes; the network's rate is that of the exact model.
+    """
+    made = read_result(folder / "implement.json")
+    design = load_design(folder / "rtl")
+    assert design.top == "engine_board" and design.sdram == ULX3S
+    assert made.clock_mhz == ULX3S.most_mhz < 100
+    image = load_image(program)
+    cycles = board_cycles(image, 60.0)
+    size = image.words * image.config.word_bytes
+    assert cycles == simulate(image.program, SMALL, SdramMemory(mhz=60.0), size).cycles[0]
+    assert any(f"{cycles} cycles a frame, {6e7 / cycles:.1f} frames" in n for n in made.notes)
+    assert any("the memory takes 66.7 MHz at most; 100 were asked for" in n for n in made.notes)
 
 
 def test_a_second_network_on_the_same_circuit(built: Path, tmp_path: Path, small: Path) -> None:

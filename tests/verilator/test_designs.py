@@ -22,8 +22,8 @@ from bitwright.base.tools.finder import find
 from bitwright.build.implement import read_result
 from bitwright.cli import entry
 from bitwright.ir import INTEGER, load_graph
-from bitwright.pipeline.board import bitstream_of as find_bitstream
-from bitwright.pipeline.board import find_subject
+from bitwright.pipeline.board_subject import bitstream_of as find_bitstream
+from bitwright.pipeline.board_subject import find_subject
 from bitwright.pipeline.recipe_hardware import hardware_facts
 from bitwright.pipeline.steps.levels import read_inputs, read_levels
 from bitwright.pipeline.steps.summary import RECORD

@@ -6,6 +6,7 @@ networks, starts them and reads results == `Graph.run`, over lines that lose and
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +28,9 @@ from bitwright.engine.isa import Buffer, Halt, Load, Unit, encode_program
 from bitwright.engine.sdram import ULX3S, SdramMemory
 from bitwright.engine.timing import simulate
 from bitwright.host import Link, SerialLine
+from bitwright.host.board_files import export_engine_host
 from bitwright.host.engine import EngineBoard, Flag
+from bitwright.host.engine_files import NETWORK_HEADER, network_header
 from bitwright.host.protocol import Request, request
 from bitwright.ir import Graph, random_feeds
 from bitwright.rtl.emit_engine import emit_engine_board
@@ -120,6 +123,43 @@ def test_a_bad_line(board: SimulatedBoard, networks: list[tuple[Graph, EngineIma
         check(engine, graph, image)
         assert engine.link.statistics.repeated_frames > 0
     assert running.report is not None and running.report.damaged > 20
+
+
+def test_the_host_in_c_agrees(
+    board: SimulatedBoard, networks: list[tuple[Graph, EngineImage]], tmp_path: Path
+) -> None:
+    """Values of two frames == the graph's, cycles == the model's; a file that is no program."""
+    compiler = find("cc")
+    if compiler is None:
+        pytest.skip("no C compiler works here")
+    graph, image = networks[-1]
+    files = export_engine_host(board.description, tmp_path)
+    assert all((tmp_path / name).is_file() for name in files.values())
+    (tmp_path / NETWORK_HEADER).write_text(network_header(image))
+    (tmp_path / "program.bwe").write_bytes(image.to_bytes())
+    sources = ["bitwright_board.c", "bitwright_engine.c", "bitwright_engine_main.c"]
+    flags = ["-std=c99", "-O1", "-Wall", "-Wextra", "-pedantic", "-Werror", "-Wconversion"]
+    argv = [*compiler.command, *flags, *sources, "-o", "engine"]
+    built = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    feeds = random_feeds(graph, 2, np.random.default_rng(5))
+    levels = feeds[graph.inputs[0]].astype("<i4").tobytes()
+    with board.start() as running:
+        done, bad = (
+            subprocess.run(
+                [str(tmp_path / "engine"), running.port, str(tmp_path / name)],
+                input=levels, capture_output=True, timeout=240, check=False,
+            )
+            for name in ("program.bwe", "engine")
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    expected = graph.run(feeds)
+    for number, line in enumerate(done.stdout.splitlines()):
+        *found, cycles = map(int, line.split())
+        raw = [expected[region.edge][number].reshape(-1) for region in image.outputs]
+        assert found == np.concatenate(raw).tolist() and cycles == predicted(image)
+    assert number == 1
+    assert bad.returncode == 1 and b"this is no image of the engine" in bad.stderr
 
 
 def test_a_host_that_stops_in_mid_transfer(

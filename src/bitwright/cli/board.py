@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -108,7 +108,7 @@ def load(
     """Load a bitstream into a board (until its power goes)."""
     from bitwright.build.loaders import load_bitstream
     from bitwright.build.target import load_board
-    from bitwright.pipeline.board import bitstream_of
+    from bitwright.pipeline.board_subject import bitstream_of
 
     output = Output(json)
     file = bitstream_of(subject)
@@ -144,7 +144,8 @@ def run(
     json: Json = False,
 ) -> None:
     """Send images; print labels and scores; compare them with the integer graph."""
-    from bitwright.pipeline.board import find_subject, run_on_board
+    from bitwright.pipeline.board import run_on_board
+    from bitwright.pipeline.board_subject import find_subject
 
     if simulated and port is not None:
         raise RecipeError("a simulated board has a port of its own", where="--port")
@@ -187,18 +188,21 @@ def serve(
 ) -> None:
     """Simulate a board for hosts of your own: say its port, and go on until Ctrl-C."""
     from bitwright.host.board_files import export_host
-    from bitwright.pipeline.board import find_subject, simulated_board
+    from bitwright.pipeline.board import simulated_board
+    from bitwright.pipeline.board_subject import find_subject
 
     output = Output(json)
-    with output.progress() as progress:
-        progress("compiling the simulated board", 0, 0)
-        board, description = simulated_board(find_subject(subject), None, progress)
-    if host is not None:
-        host.mkdir(parents=True, exist_ok=True)
-        export_host(description, host)
-    with board.start(_faults(faults, seed)) as running:
-        found = {"port": running.port, "design": description.name, "digest": description.digest}
-        if not output.answered(found):
+    with ExitStack() as stack:
+        with output.progress() as progress:
+            progress("compiling the simulated board", 0, 0)
+            found = find_subject(subject)
+            board, description, _ = simulated_board(found, stack, None, progress)
+        if host is not None:
+            host.mkdir(parents=True, exist_ok=True)
+            export_host(description, host)
+        running = stack.enter_context(board.start(_faults(faults, seed)))
+        told = {"port": running.port, "design": description.name, "digest": description.digest}
+        if not output.answered(told):
             output.say(f"{description.name} on {running.port}, until Ctrl-C")
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):
@@ -256,11 +260,12 @@ def _as_json(result: BoardResult) -> dict[str, Any]:
         "compared": result.compared,
         "differences": result.differences,
         "images_per_second": {
-            "here": result.statistics.rate,
+            "here": result.rate,
             "line": result.line_rate,
             "core": result.core_rate,
         },
         "core_cycles": result.cycles,
+        "predicted_cycles": result.description.interval,
         "link": asdict(result.statistics),
         "simulation": None if result.line is None else asdict(result.line),
     }
@@ -295,7 +300,7 @@ def _rates(result: BoardResult) -> str:
     description = result.description
     parts = []
     if result.line is None:
-        parts.append(f"{result.statistics.rate:.0f} over the line, measured")
+        parts.append(f"{result.rate:.0f} over the line, measured")
     else:
         parts.append(f"{result.line_rate:.0f} at most over a line of {result.baud:.0f} baud")
     if description.interval:
@@ -305,7 +310,7 @@ def _rates(result: BoardResult) -> str:
         )
     if result.cycles:
         parts.append(
-            f"{result.cycles} cycles for one {result.noun.one} in the core, timed by the shell"
+            f"{result.cycles} cycles for one {result.noun.one} in the core, timed by the board"
         )
     return "; ".join(parts)
 
@@ -318,8 +323,7 @@ def _class(result: BoardResult, k: int) -> str:
 
 
 def _best_scores(result: BoardResult, k: int) -> str:
-    output = result.description.outputs[0]
-    found = result.outputs[output.name][k]
+    found = next(iter(result.outputs.values()))[k]
     best = sorted(range(len(found)), key=lambda i: (-found[i], i))[:3]
     classes = result.description.classes
     named = (classes[i] if len(classes) == len(found) else str(i) for i in best)

@@ -70,6 +70,11 @@ class SdramChip:
         """Bytes."""
         return 1 << (self.row_bits + self.column_bits + 3)
 
+    @property
+    def most_mhz(self) -> float:
+        """Of the engine's clock, which is half of the chip's."""
+        return 500 / self.clock
+
     def clocks(self, mhz: float) -> dict[str, int]:
         """Parameters of ``sdram_chip``, the rules in clocks of ``mhz``.
 

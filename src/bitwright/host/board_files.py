@@ -14,6 +14,9 @@ from bitwright.ir import Graph
 
 _C = Path(__file__).parent / "c"
 C_FILES = ("bitwright_board.h", "bitwright_board.c", "bitwright_main.c")
+ENGINE_C_FILES = (
+    *C_FILES[:2], "bitwright_engine.h", "bitwright_engine.c", "bitwright_engine_main.c",
+)  # fmt: skip
 HEADER = "bitwright_design.h"
 
 
@@ -55,6 +58,21 @@ def export_host(description: Description, folder: Path) -> dict[str, str]:
             "c_design": HEADER}  # fmt: skip
 
 
+def export_engine_host(description: Description, folder: Path) -> dict[str, str]:
+    """Write the description of an engine's board and its host in C into a folder; the files by
+    role. Networks are no part of it: each has an image and a header of its own
+    (`bitwright.host.engine_files`).
+    """
+    atomic_write(folder / FILE, description.to_json())
+    atomic_write(folder / HEADER, c_header(description))
+    for name in ENGINE_C_FILES:
+        shutil.copyfile(_C / name, folder / name)
+    return {
+        "board_description": FILE, "c_host": ENGINE_C_FILES[3], "c_host_header": ENGINE_C_FILES[2],
+        "c_design": HEADER,
+    }  # fmt: skip
+
+
 def c_header(description: Description) -> str:
     """C99 header with what the host in C must know of a design."""
     source, how = description.input, description.preprocessing
@@ -76,6 +94,12 @@ def c_header(description: Description) -> str:
         "ANSWER_BYTES": f"{description.answer_bytes}u",
         "OUTPUTS": f"{len(description.outputs)}u",
     }
+    if description.engine is not None:
+        names |= {
+            "ENGINE_WORD_BYTES": f"{description.engine.sizes.word_bytes}u",
+            "ENGINE_FRAME_WORDS": f"{description.engine.frame_words}u",
+            "ENGINE_MEMORY_WORDS": f"{description.engine.memory_words}u",
+        }
     start = 0
     for index, output in enumerate(description.outputs):
         key = f"OUTPUT{index}"

@@ -235,6 +235,11 @@ class EngineBoard:
                 hint="try a slower clock: the wires to the memory may be too slow",
             )
 
+    def frames_of(self, image: EngineImage) -> int:
+        """Frames of the line that `run` takes at least: inputs, start, one look, outputs."""
+        regions = (*image.inputs, *image.outputs)
+        return 2 + sum(-(-region.words // self._words) for region in regions)
+
     def run(
         self, image: EngineImage, feeds: Mapping[str, IntArray], timeout_s: float = 60.0
     ) -> tuple[dict[str, IntArray], int]:

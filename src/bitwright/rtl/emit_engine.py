@@ -30,7 +30,7 @@ EVENTS = (
 """What the bits of the engine's ``events_o`` mean, lowest first."""
 
 
-def parameters(config: EngineConfig, *, dsps: int | None = None) -> dict[str, int]:
+def parameters(config: EngineConfig, *, dsps: int | None = None) -> dict[str, int | str]:
     """Parameters of the module ``engine``.
 
     Args:
@@ -41,6 +41,7 @@ def parameters(config: EngineConfig, *, dsps: int | None = None) -> dict[str, in
         "Pixels": config.pixels,
         "Lanes": config.lanes,
         "Dsps": config.lanes if dsps is None else dsps,
+        "Nibbles": f"1'b{int(config.nibbles)}",
         "FeatureWords": config.feature_words,
         "WeightRows": config.weight_rows,
         "ParameterRows": config.parameter_rows,
@@ -80,6 +81,13 @@ def emit_engine(config: EngineConfig, out_dir: Path, *, dsps: int | None = None)
     )
 
 
+def beyond_board(config: EngineConfig) -> str | None:
+    """Why an engine cannot work with an SDRAM of 16 bits; None if it can."""
+    if config.lanes == 8:
+        return None
+    return f"an SDRAM gives words of 64 bits, and the engine has words of {8 * config.lanes}"
+
+
 def emit_engine_board(
     config: EngineConfig, out_dir: Path, *, dsps: int | None = None, chip: SdramChip = ULX3S
 ) -> Path:
@@ -97,11 +105,10 @@ def emit_engine_board(
         TargetError: the engine's words are not those of the memory.
         OSError: the folder cannot be written.
     """
-    if config.lanes != 8:
+    reason = beyond_board(config)
+    if reason is not None:
         raise TargetError(
-            f"an SDRAM gives words of 64 bits, and the engine has words of {8 * config.lanes}",
-            where=f"engine {config.name}",
-            hint="choose an engine with 8 lanes",
+            reason, where=f"engine {config.name}", hint="choose an engine with 8 lanes"
         )
     memory = {"MemoryWords": chip.size // config.word_bytes, "Burst": CONSOLE_WORDS}
     stream = {"width": 64, "lane_bits": 8, "lanes": 8}

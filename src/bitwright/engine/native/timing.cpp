@@ -144,6 +144,7 @@ class Engine {
   bool active = false, done = false, even = true;  // run_q, done_o, even_q
   int64_t pending = 0;
   int64_t tokens[3][3] = {};  // of a taker, from a giver
+  bool held[3] = {};  // in the cycle before, the head of the queue had all its tokens
   Queue queues[3];
   Skid skid;
 
@@ -162,7 +163,8 @@ class Engine {
   int64_t x_free_at = 0;
   std::deque<std::pair<int64_t, int64_t>> x_ends;  // cycle of the end, number
   // S.
-  bool s_run = false, s_asking = false, s_burst = false, s_arrive = false, s_sending = false;
+  bool s_run = false, s_asking = false, s_burst = false, s_sending = false;
+  bool s_arrive[3] = {};  // a word was read 1, 2, 3 cycles ago
   int64_t s_pending = 0, s_number = 0, s_free = STORE_PLACES, s_left = 0, s_send_left = 0;
   Bursts s_bursts;
   Request s_reading;
@@ -170,6 +172,7 @@ class Engine {
   Fifo s_read_fifo{4, true}, s_words{STORE_PLACES, true};
 
   bool ready(int unit) const {  // the tokens of the head of its queue
+    if (!queues[unit].out) return false;
     const int64_t wait = program[queues[unit].head()].wait;
     for (int other = 0; other < 3; ++other) {
       if (other != unit && (wait >> other & 1) && tokens[unit][other] == 0) return false;
@@ -208,7 +211,7 @@ class Engine {
     const bool halted = active && f_over && !f_asks && f_free == FETCH_PLACES;
 
     // S, which goes before L in the features.
-    const bool s_go = queues[2].out && !s_run && ready(2);
+    const bool s_go = held[2] && !s_run;
     const bool s_done = s_run && !s_asking && s_pending == 0;
     const bool s_begin = s_asking && !s_burst && s_read_fifo.ready() && s_pending < 32 &&
                          s_free >= BURST;
@@ -217,7 +220,7 @@ class Engine {
     const bool w = s_sending && s_words.out, s_sent = w && says.w_ready;
 
     // L.
-    const bool l_go = queues[0].out && !l_asking && !l_next && ready(0);
+    const bool l_go = held[0] && !l_asking && !l_next;
     const bool l_request_now =
         l_asking && (!l_asks || taken_l) && l_free >= BURST;
     const bool l_slot = l_fill && (program[l_number].features ? !even && !s_reads : true);
@@ -228,8 +231,11 @@ class Engine {
     const bool x_exec = queues[1].out && program[queues[1].head()].kind == EXEC;
     const bool x_spent = queues[1].out && !x_exec;
     const bool x_own = x_exec && (program[queues[1].head()].wait >> 1 & 1);
-    const bool x_go = x_exec && cycle >= x_free_at && (!x_own || x_ends.empty()) && ready(1);
+    const bool x_go = x_exec && held[1] && cycle >= x_free_at && (!x_own || x_ends.empty());
     const bool x_done = !x_ends.empty() && x_ends.front().first == cycle;
+
+    const bool takes[3] = {l_go, x_go || x_spent, s_go};
+    for (int u = 0; u < 3; ++u) held[u] = ready(u) && !takes[u];
 
     const bool over = active && halted && pending == 0;
 
@@ -262,8 +268,7 @@ class Engine {
     pending += deal - x_spent - l_done - x_done - s_done;
 
     for (int u = 0; u < 3; ++u) {
-      const bool take = u == 0 ? l_go : u == 1 ? x_go || x_spent : s_go;
-      queues[u].move(deal && unit == u, f_number, take);
+      queues[u].move(deal && unit == u, f_number, takes[u]);
     }
     skid.step(l_asks || f_asks, asked, says.ar_ready);
 
@@ -347,8 +352,10 @@ class Engine {
     }
     if (last) s_read.push_back(s_reading);
     s_read_fifo.step(last, taken);
-    s_words.step(s_arrive, sent);
-    s_arrive = reads;
+    s_words.step(s_arrive[2], sent);
+    s_arrive[2] = s_arrive[1];
+    s_arrive[1] = s_arrive[0];
+    s_arrive[0] = reads;
     if (begin) {
       s_left = s_bursts.length();
       s_reading = {s_bursts.at, s_left, 0};

@@ -16,6 +16,7 @@ from bitwright.ir import Graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.recipe_schema import ImplementSection
+from bitwright.pipeline.steps.implement_engine import implement_engine
 from bitwright.pipeline.steps.lower import INPUT, read_graph
 from bitwright.pipeline.steps.planning import needed_clock
 from bitwright.pipeline.steps.results import load_result
@@ -80,6 +81,8 @@ def implement_network(
         timeout_s=wanted.timeout_s,
     )
     target = load_target(hardware.target)
+    if engine:
+        return implement_engine(mapped, target, folder, options, run_tools, progress)
     parts = (mapped / "devices").glob("part[0-9]*")
     devices = sorted(parts, key=lambda part: int(part.name.removeprefix("part")))
     if devices:

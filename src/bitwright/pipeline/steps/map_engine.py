@@ -25,6 +25,7 @@ from bitwright.engine.footprint import MOST_CYCLES, check_running
 from bitwright.engine.image import EngineImage
 from bitwright.engine.profile import exact_timeline, waits
 from bitwright.engine.timing import LIMIT, simulate
+from bitwright.host.engine_files import NETWORK_HEADER, network_header
 from bitwright.ir import Graph, IntArray, random_feeds
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.results_hardware import ENGINE_IMAGE, EngineResult
@@ -111,6 +112,7 @@ def map_engine(
     data = image.to_bytes()
     atomic_write(folder / ENGINE_IMAGE, data)
     atomic_write(folder / CONFIG, config.to_json())
+    atomic_write(folder / NETWORK_HEADER, network_header(image))
     dsps = fitting_dsps(config, load_target(wanted.target).capacity.dsp)
     emit_engine(config, folder / RTL, dsps=dsps)
     result = describe_program(image, wanted.clock_mhz, progress, chosen=chosen).model_copy(

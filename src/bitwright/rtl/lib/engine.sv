@@ -10,6 +10,7 @@ module engine #(
   parameter int Pixels        = 4,
   parameter int Lanes         = 8,
   parameter int Dsps          = 4,
+  parameter bit Nibbles       = 1'b1,  // whether a lane may hold two values of 4 bits
   parameter int FeatureWords  = 32768,
   parameter int WeightRows    = 1024,
   parameter int ParameterRows = 512,
@@ -113,7 +114,7 @@ module engine #(
   );
 
   engine_units #(
-    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .FeatureWords(FeatureWords),
+    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles), .FeatureWords(FeatureWords),
     .WeightRows(WeightRows), .ParameterRows(ParameterRows), .PostLanes(PostLanes),
     .AddrWidth(AddrWidth)
   ) i_units (

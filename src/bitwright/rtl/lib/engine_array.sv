@@ -13,6 +13,7 @@ module engine_array #(
   parameter int Outputs  = 8,
   parameter int Lanes    = 8,
   parameter int Dsps     = 8,
+  parameter bit Nibbles  = 1'b1,  // whether lanes may hold two values of 4 bits
   parameter int AccWidth = 32,
   parameter int PostLanes = 1,
   localparam int Latency = 3 + $clog2(Lanes) + 1
@@ -40,6 +41,7 @@ module engine_array #(
   logic [Pixels*Lanes*18-1:0]  features, features_q;
   logic [Outputs*Lanes*15-1:0] weights, weights_q;
   logic [2:0]                  nibbles_q;
+  logic                        nibbles;
 
   always_ff @(posedge clk_i) begin : p_control
     if (!rst_ni) begin
@@ -56,20 +58,22 @@ module engine_array #(
   end
 
   always_ff @(posedge clk_i) begin : p_words
-    nibbles_q  <= {nibbles_q[1:0], nibbles_i};
+    nibbles_q  <= {nibbles_q[1:0], nibbles};
     features_q <= features;
     weights_q  <= weights;
   end
 
+  assign nibbles = nibbles_i & Nibbles;
+
   // What engine_pair multiplies, made once for all that multiply it.
   for (genvar n = 0; n < Pixels * Lanes; n++) begin : gen_feature
     engine_feature #(.UseDsp(n % Lanes < Dsps)) i_feature (
-      .signed_i, .nibbles_i, .byte_i(features_i[n*8 +: 8]), .factor_o(features[n*18 +: 18])
+      .signed_i, .nibbles_i(nibbles), .byte_i(features_i[n*8 +: 8]), .factor_o(features[n*18 +: 18])
     );
   end
   for (genvar n = 0; n < Outputs * Lanes; n++) begin : gen_weight
     engine_weight #(.UseDsp(n % Lanes < Dsps)) i_weight (
-      .nibbles_i, .byte_i(weights_i[n*8 +: 8]), .factor_o(weights[n*15 +: 15])
+      .nibbles_i(nibbles), .byte_i(weights_i[n*8 +: 8]), .factor_o(weights[n*15 +: 15])
     );
   end
 

@@ -7,6 +7,7 @@ module engine_board #(
   parameter int Pixels        = 4,
   parameter int Lanes         = 8,
   parameter int Dsps          = 4,
+  parameter bit Nibbles       = 1'b1,
   parameter int FeatureWords  = 32768,
   parameter int WeightRows    = 1024,
   parameter int ParameterRows = 512,
@@ -66,7 +67,7 @@ module engine_board #(
   logic [63:0] e_wdata, c_wdata, rdata;
 
   engine #(
-    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .FeatureWords(FeatureWords),
+    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles), .FeatureWords(FeatureWords),
     .WeightRows(WeightRows), .ParameterRows(ParameterRows), .PostLanes(PostLanes)
   ) i_engine (
     .ap_clk, .ap_rst_n, .start_i(start), .done_o(done), .code_o(code), .error_o(error),

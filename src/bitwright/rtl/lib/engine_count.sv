@@ -12,18 +12,17 @@ module engine_count #(
   input  logic [Width-1:0] count_i,
   output logic             over_o
 );
-  logic [Width-1:0] left_q, count_q;
+  logic [Width-1:0] left_q;
   logic             single, single_q;
   assign single = count_i == '0;
 
   always_ff @(posedge clk_i) begin : p_count
-    count_q  <= count_i;
     single_q <= single;
     if (load_i) begin
       left_q <= count_i;
       over_o <= single;
     end else if (step_i) begin
-      left_q <= over_o ? count_q : left_q - 1'b1;
+      left_q <= over_o ? count_i : left_q - 1'b1;
       over_o <= over_o ? single_q : left_q == Width'(1);
     end
   end

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From the taps of engine_walk to the words that go into the features: operands, array, drain,
-// writer. Of a tap in cycle t the array has the words in t + 4; the group that ends there drains in
+// writer. Of a tap in cycle t the array has the words in t + 5; the group that ends there drains in
 // t + Flight + 1 and its last result is written by t + Total. Values of the instruction:
 // input_i must hold with every tap, output_i and exec_i in the cycle of the last tap of an
 // instruction's first group. Two such taps are 16 cycles apart or more.
@@ -9,13 +9,14 @@ module engine_datapath #(
   parameter int Pixels     = 4,
   parameter int Lanes      = 8,
   parameter int Dsps       = 8,
+  parameter bit Nibbles    = 1'b1,
   parameter int AddrWidth  = 15,
   parameter int CoordWidth = 17,
   parameter int Rows       = 512,
   parameter int OutWidth   = 12,
   parameter int PostLanes  = 1,
   localparam int Width     = 8 * Lanes,
-  localparam int Flight    = 4 + 4 + $clog2(Lanes),
+  localparam int Flight    = 5 + 4 + $clog2(Lanes),
   localparam int BankWidth = $clog2(Pixels),
   localparam int RowWidth  = AddrWidth - BankWidth,
   localparam int InfoWidth = 4 + AddrWidth
@@ -93,14 +94,15 @@ module engine_datapath #(
   logic ready, first, last, is_signed, is_max, nibbles, valid, drain, fast;
   logic [PostLanes*Pixels*32-1:0] sums;
 
-  engine_delay #(.Width(6), .Cycles(4)) i_flags (
+  engine_delay #(.Width(6), .Cycles(5)) i_flags (
     .clk_i, .data_i({tap_ready_i, tap_first_i, tap_last_i, tap_signed_i, tap_max_i, bits[0]}),
     .data_o({ready, first, last, is_signed, is_max, nibbles})
   );
-  engine_strobe #(.Cycles(4)) i_valid (.clk_i, .rst_ni, .data_i(tap_valid_i), .data_o(valid));
+  engine_strobe #(.Cycles(5)) i_valid (.clk_i, .rst_ni, .data_i(tap_valid_i), .data_o(valid));
 
   engine_array #(
-    .Pixels(Pixels), .Outputs(Lanes), .Lanes(Lanes), .Dsps(Dsps), .PostLanes(PostLanes)
+    .Pixels(Pixels), .Outputs(Lanes), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles),
+    .PostLanes(PostLanes)
   ) i_array (
     .clk_i, .rst_ni, .valid_i(valid && ready), .first_i(first), .last_i(last),
     .signed_i(is_signed), .nibbles_i(nibbles), .max_i(is_max), .kept_i(kept),

@@ -11,6 +11,7 @@ module engine_execute #(
   parameter int Pixels     = 4,
   parameter int Lanes      = 8,
   parameter int Dsps       = 8,
+  parameter bit Nibbles    = 1'b1,
   parameter int AddrWidth  = 15,
   parameter int WeightRows = 1024,
   parameter int Rows       = 512,
@@ -18,7 +19,7 @@ module engine_execute #(
   localparam int Width     = 8 * Lanes,
   localparam int Drain     = Lanes > 8 ? Lanes : 8,
   localparam int Start     = 8,
-  localparam int Total     = 27 + Drain,  // from the last tap to its last result
+  localparam int Total     = 28 + Drain,  // from the last tap to its last result
   localparam int BankWidth = $clog2(Pixels),
   localparam int RowWidth  = AddrWidth - BankWidth,
   localparam int WeightWidth = $clog2(WeightRows)
@@ -93,7 +94,7 @@ module engine_execute #(
 
   engine_walker #(
     .Pixels(Pixels), .AddrWidth(AddrWidth), .WeightWidth(WeightWidth), .Drain(Drain),
-    .Gap(Start - 1), .PostLanes(PostLanes)
+    .Gap(Start - 2), .PostLanes(PostLanes)
   ) i_walker (
     .clk_i, .rst_ni, .start_i(start_q), .ready_o(free), .over_o(over), .input_i(input_q),
     .output_i(output_q), .exec_i(exec_q), .tap_valid_o(tap_valid), .tap_pass_o(tap_pass),
@@ -105,8 +106,8 @@ module engine_execute #(
   );
 
   engine_datapath #(
-    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .AddrWidth(AddrWidth), .Rows(Rows),
-    .PostLanes(PostLanes)
+    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles), .AddrWidth(AddrWidth),
+    .Rows(Rows), .PostLanes(PostLanes)
   ) i_datapath (
     .clk_i, .rst_ni, .slot_i, .tap_valid_i(tap_valid), .tap_pass_i(tap_pass),
     .tap_first_i(tap_first), .tap_last_i(tap_last), .tap_ready_i(tap_ready),
@@ -119,11 +120,11 @@ module engine_execute #(
     .write_strobes_o, .write_data_o
   );
 
-  // The row of weights is read while the features are: address in t + 2, words in t + 4.
-  engine_delay #(.Width(WeightWidth), .Cycles(2)) i_row (
+  // The row of weights is read while the features are: address in t + 3, words in t + 5.
+  engine_delay #(.Width(WeightWidth), .Cycles(3)) i_row (
     .clk_i, .data_i(tap_weight), .data_o(weight_row_o)
   );
-  engine_strobe #(.Cycles(2)) i_weight (.clk_i, .rst_ni, .data_i(tap_valid), .data_o(weight_o));
+  engine_strobe #(.Cycles(3)) i_weight (.clk_i, .rst_ni, .data_i(tap_valid), .data_o(weight_o));
 
   // Completion.
   engine_strobe #(.Cycles(Total)) i_done (.clk_i, .rst_ni, .data_i(over), .data_o(done_o));
@@ -153,7 +154,7 @@ module engine_execute #(
   apart: assert property (@(posedge clk_i) disable iff (!rst_ni)
     tap_last && group_begin && any_q |-> apart_q >= Lanes + 8);
   exact: assert property (@(posedge clk_i) disable iff (!rst_ni)
-    over |-> cycles_q + Start - 1 == expected_q);
+    over |-> cycles_q + Start - 2 == expected_q);
   written: assert property (@(posedge clk_i) disable iff (!rst_ni) write_o |-> !idle_o);
 `endif
 endmodule

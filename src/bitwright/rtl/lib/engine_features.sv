@@ -3,8 +3,9 @@
 // word at address a lies in bank a mod Banks, row a / Banks.
 // Port a reads a word of every bank in a cycle, at a row of each bank's own. Port b does one of: in
 // a cycle with x_valid_i write a word of every bank of x_banks_i, byte by byte as x_strobes_i
-// says; else read the word at s_addr_i (s_valid_i) or write the one at l_addr_i (l_valid_i).
-// Latency of both reads: 1.
+// says; else read the word at s_addr_i (s_valid_i) or write the one at l_addr_i (l_valid_i). What
+// port b does stands in registers first, and behind the memory stand registers for both: latency of
+// a is 2, of s 3, and a word that is written in cycle t can be read at port a from t + 2 on.
 `default_nettype none
 module engine_features #(
   parameter int Banks = 4,
@@ -37,8 +38,8 @@ module engine_features #(
   end
 `endif
 
-  logic [Banks*Width-1:0] b_data;
-  logic [BankWidth-1:0]   s_bank, l_bank, s_bank_q;
+  logic [Banks*Width-1:0] a_data, b_data, b_data_q;
+  logic [BankWidth-1:0]   s_bank, l_bank, s_bank_late;
 
   if (Banks > 1) begin : gen_bank_number
     assign s_bank = s_addr_i[BankWidth-1:0];
@@ -48,30 +49,41 @@ module engine_features #(
     assign l_bank = '0;
   end
 
-  always_ff @(posedge clk_i) begin : p_bank
-    if (s_valid_i) s_bank_q <= s_bank;
+  engine_delay #(.Width(BankWidth), .Cycles(3)) i_bank (
+    .clk_i, .data_i(s_bank), .data_o(s_bank_late)
+  );
+  assign s_data_o = b_data_q[int'(s_bank_late)*Width +: Width];
+
+  // Those of the block RAMs themselves, where a family has them.
+  always_ff @(posedge clk_i) begin : p_data
+    a_data_o <= a_data;
+    b_data_q <= b_data;
   end
-  assign s_data_o = b_data[int'(s_bank_q)*Width +: Width];
 
   for (genvar b = 0; b < Banks; b++) begin : gen_bank
-    logic                s_here, l_here;
-    logic [RowWidth-1:0] row;
+    logic                s_here, l_here, read_q;
+    logic [RowWidth-1:0] row_q;
+    logic [Lanes-1:0]    write_q;
+    logic [Width-1:0]    data_q;
     assign s_here = !x_valid_i && s_valid_i && s_bank == BankWidth'(b);
     assign l_here = !x_valid_i && l_valid_i && l_bank == BankWidth'(b);
-    assign row    = x_valid_i ? x_rows_i[b*RowWidth +: RowWidth]
-                  : s_valid_i ? s_addr_i[AddrWidth-1 -: RowWidth]
-                  : l_addr_i[AddrWidth-1 -: RowWidth];
+
+    always_ff @(posedge clk_i) begin : p_port
+      read_q  <= s_here;
+      write_q <= l_here ? '1 : x_strobes_i & {Lanes{x_valid_i && x_banks_i[b]}};
+      row_q   <= x_valid_i ? x_rows_i[b*RowWidth +: RowWidth]
+               : s_valid_i ? s_addr_i[AddrWidth-1 -: RowWidth]
+               : l_addr_i[AddrWidth-1 -: RowWidth];
+      data_q  <= x_valid_i ? x_data_i[b*Width +: Width] : l_data_i;
+    end
 
     for (genvar n = 0; n < Lanes; n++) begin : gen_lane
-      logic x_here;
-      assign x_here = x_valid_i && x_banks_i[b] && x_strobes_i[n];
-
       mem_dual #(.Width(8), .Depth(Depth)) i_column (
         .clk_i,
         .a_en_i(a_en_i[b]), .a_addr_i(a_rows_i[b*RowWidth +: RowWidth]),
-        .a_data_o(a_data_o[b*Width+n*8 +: 8]),
-        .b_en_i(x_here || s_here || l_here), .b_write_i(!s_here), .b_addr_i(row),
-        .b_data_i(x_valid_i ? x_data_i[b*Width+n*8 +: 8] : l_data_i[n*8 +: 8]),
+        .a_data_o(a_data[b*Width+n*8 +: 8]),
+        .b_en_i(read_q || write_q[n]), .b_write_i(!read_q), .b_addr_i(row_q),
+        .b_data_i(data_q[n*8 +: 8]),
         .b_data_o(b_data[b*Width+n*8 +: 8])
       );
     end

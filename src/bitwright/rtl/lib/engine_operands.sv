@@ -4,8 +4,8 @@
 // is as far from the tap's in strides. A pixel outside 0 .. height - 1, 0 .. width - 1, or outside
 // the columns and lines of the patch that count, is not read: its word is 0. In pass j of passes_i
 // + 1 the pixels j * Pixels / passes on are read, whose words must lie in different banks
-// (asserted); when the last pass is read all words are there. Latency 4: tap in cycle t, words in
-// t + 4. Rows of the memory go out in t + 2, its data come in t + 3. All inputs belong to the tap.
+// (asserted); when the last pass is read all words are there. Latency 5: tap in cycle t, words in
+// t + 5. Rows of the memory go out in t + 2, its data come in t + 4. All inputs belong to the tap.
 `default_nettype none
 module engine_operands #(
   parameter int Pixels     = 4,
@@ -89,8 +89,8 @@ module engine_operands #(
   // Cycle 2: which pixel every bank reads.
   logic [Pixels-1:0]           read;
   logic [Pixels*RowWidth-1:0]  rows;
-  logic [Pixels*BankWidth-1:0] bank_q, bank_3_q;
-  logic [Pixels-1:0]           now_2_q, now_3_q, in_image_2_q, in_image_3_q;
+  logic [Pixels*BankWidth-1:0] bank_q, bank;
+  logic [Pixels-1:0]           now_2_q, in_image_2_q, now_late, in_image_late;
 
   always_comb begin : p_bank
     read = '0;
@@ -111,22 +111,23 @@ module engine_operands #(
     else read_o <= read;
     rows_o     <= rows;
     now_2_q    <= now_q & {Pixels{valid_q}};
-    now_3_q    <= now_2_q;
     in_image_2_q <= in_image_q;
-    in_image_3_q <= in_image_2_q;
-    bank_3_q   <= bank_q;
     for (int p = 0; p < Pixels; p++) begin
       bank_q[p*BankWidth +: BankWidth] <= addr_q[p*AddrWidth +: BankWidth];
     end
   end
 
-  // Cycle 4: every pixel takes the word of its bank.
+  // Cycle 5: every pixel takes the word of its bank.
+  engine_delay #(.Width(Pixels * (2 + BankWidth)), .Cycles(2)) i_late (
+    .clk_i, .data_i({now_2_q, in_image_2_q, bank_q}), .data_o({now_late, in_image_late, bank})
+  );
+
   for (genvar p = 0; p < Pixels; p++) begin : gen_word
     logic [Width-1:0] word;
-    assign word = data_i[int'(bank_3_q[p*BankWidth +: BankWidth])*Width +: Width];
+    assign word = data_i[int'(bank[p*BankWidth +: BankWidth])*Width +: Width];
     always_ff @(posedge clk_i) begin : p_word
-      if (now_3_q[p]) words_o[p*Width +: Width] <= in_image_3_q[p] ? word : '0;
-      if (now_3_q[p]) kept_o[p] <= in_image_3_q[p];
+      if (now_late[p]) words_o[p*Width +: Width] <= in_image_late[p] ? word : '0;
+      if (now_late[p]) kept_o[p] <= in_image_late[p];
     end
   end
 

@@ -78,7 +78,7 @@ module engine_store #(
   end
 
   // Reading.
-  logic                 burst_q, arrive_q, burst_last, room, cell_last;
+  logic                 burst_q, arrive, burst_last, room, cell_last;
   logic [LenWidth-1:0]  len, len_q, left_q;
   logic [WordWidth-1:0] burst_addr, addr_q;
   logic [FreeWidth-1:0] free_q;
@@ -103,11 +103,9 @@ module engine_store #(
   always_ff @(posedge clk_i) begin : p_read
     if (!rst_ni) begin
       burst_q  <= 1'b0;
-      arrive_q <= 1'b0;
       free_q   <= FreeWidth'(Places);
     end else begin
       burst_q  <= begin_burst | (burst_q & ~burst_last);
-      arrive_q <= read_o;
       free_q   <= free_q - (begin_burst ? FreeWidth'(len) : '0) + FreeWidth'(sent);
     end
     if (begin_burst) begin
@@ -118,6 +116,9 @@ module engine_store #(
       left_q <= left_q - 1'b1;
     end
   end
+
+  // Words come 3 cycles behind their addresses.
+  engine_strobe #(.Cycles(3)) i_arrive (.clk_i, .rst_ni, .data_i(read_o), .data_o(arrive));
 
   // Writing.
   logic                sending_q, taken, word_valid, word_room;
@@ -131,7 +132,7 @@ module engine_store #(
     .out_data_o({aw_addr_o[AddrWidth-1:ByteWidth], aw_len})
   );
   stream_fifo #(.Width(Width), .Depth(Places), .RamStyle(2)) i_words (
-    .clk_i, .rst_ni, .in_valid_i(arrive_q), .in_ready_o(word_room), .in_data_i(data_i),
+    .clk_i, .rst_ni, .in_valid_i(arrive), .in_ready_o(word_room), .in_data_i(data_i),
     .out_valid_o(word_valid), .out_ready_i(sent), .out_data_o(w_data_o)
   );
 
@@ -169,7 +170,7 @@ module engine_store #(
                     word_room};
 
 `ifdef BITWRIGHT_CHECKS
-  always_room: assert property (@(posedge clk_i) disable iff (!rst_ni) arrive_q |-> word_room);
+  always_room: assert property (@(posedge clk_i) disable iff (!rst_ni) arrive |-> word_room);
 `endif
 endmodule
 `default_nettype wire

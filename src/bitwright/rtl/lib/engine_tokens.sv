@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens between the three units 0, 1 and 2: a counter of 8 bits for each ordered pair. want_i:
-// what the unit's next instruction waits for (bit u: a token of unit u); ready_o: they are all
-// there; go_i: the instruction begins and takes them. done_i: an instruction is complete and gives
-// a token to each unit of give_i, which can be taken from the next cycle on. Bits of a unit itself
-// are ignored.
+// what the unit's next instruction, there with valid_i until take_i, waits for (bit u: a token of
+// unit u); ready_o: they were all there in the cycle before, when that instruction was already the
+// next one; go_i: it begins and takes them. done_i: an instruction is complete and gives a token to
+// each unit of give_i, which can be taken two cycles later. Bits of a unit itself are ignored.
 `default_nettype none
 module engine_tokens (
   input  logic        clk_i,
   input  logic        rst_ni,
   input  logic        clear_i,
+  input  logic [2:0]  valid_i,
+  input  logic [2:0]  take_i,
   input  logic [11:0] want_i,   // 4 bits a unit
   input  logic [2:0]  go_i,
   output logic [2:0]  ready_o,
@@ -18,7 +20,12 @@ module engine_tokens (
   logic [8:0] lacks;  // unit u waits in vain for unit v: bit 3 u + v
 
   for (genvar u = 0; u < 3; u++) begin : gen_taker
-    assign ready_o[u] = lacks[3*u +: 3] == '0;
+    // Only this unit takes its tokens, so what was there stays until its instruction begins.
+    always_ff @(posedge clk_i) begin : p_ready
+      if (!rst_ni) ready_o[u] <= 1'b0;
+      else ready_o[u] <= valid_i[u] & ~take_i[u] & (lacks[3*u +: 3] == '0);
+    end
+
     for (genvar v = 0; v < 3; v++) begin : gen_giver
       if (u == v) begin : gen_self
         assign lacks[3*u+v] = 1'b0;

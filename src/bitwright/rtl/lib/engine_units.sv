@@ -8,6 +8,7 @@ module engine_units #(
   parameter int Pixels        = 4,
   parameter int Lanes         = 8,
   parameter int Dsps          = 8,
+  parameter bit Nibbles       = 1'b1,
   parameter int FeatureWords  = 32768,
   parameter int WeightRows    = 1024,
   parameter int ParameterRows = 512,
@@ -67,8 +68,8 @@ module engine_units #(
   end
 
   engine_tokens i_tokens (
-    .clk_i, .rst_ni, .clear_i, .want_i(want), .go_i(go_o), .ready_o(tokens), .done_i(done_o),
-    .give_i(give)
+    .clk_i, .rst_ni, .clear_i, .valid_i(valid), .take_i(take), .want_i(want), .go_i(go_o),
+    .ready_o(tokens), .done_i(done_o), .give_i(give)
   );
 
   // Unit L.
@@ -105,7 +106,7 @@ module engine_units #(
   assign spent_o = valid[1] & take[1] & ~go_o[1];
 
   engine_execute #(
-    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .AddrWidth(FeatureWidth),
+    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles), .AddrWidth(FeatureWidth),
     .WeightRows(WeightRows), .Rows(ParameterRows), .PostLanes(PostLanes)
   ) i_execute (
     .clk_i, .rst_ni, .slot_i(even_i), .valid_i(valid[1]), .ready_o(take[1]),
@@ -133,7 +134,19 @@ module engine_units #(
     .w_ready_i, .w_data_o, .w_last_o, .b_valid_i, .b_id_i
   );
 
-  // Memories.
+  // Memories. What L writes gets a register in front of them; the features have their own.
+  logic [3:0]       load_q;
+  logic [1:0]       diagonal_q;
+  logic [15:0]      load_addr_q;
+  logic [Width-1:0] load_data_q;
+
+  always_ff @(posedge clk_i) begin : p_load
+    load_q      <= load;
+    diagonal_q  <= diagonal;
+    load_addr_q <= load_addr;
+    load_data_q <= load_data;
+  end
+
   engine_features #(
     .Banks(Pixels), .Lanes(Lanes), .Depth(FeatureWords / Pixels)
   ) i_features (
@@ -143,20 +156,20 @@ module engine_units #(
     .l_valid_i(load[0]), .l_addr_i(FeatureWidth'(load_addr)), .l_data_i(load_data)
   );
   engine_weights #(.Lanes(Lanes), .Rows(WeightRows)) i_weights (
-    .clk_i, .write_i(load[1]), .diagonal_i(diagonal), .write_addr_i(WeightAddr'(load_addr)),
-    .write_data_i(load_data), .read_i(weight), .row_i(weight_row), .words_o(weight_words)
+    .clk_i, .write_i(load_q[1]), .diagonal_i(diagonal_q), .write_addr_i(WeightAddr'(load_addr_q)),
+    .write_data_i(load_data_q), .read_i(weight), .row_i(weight_row), .words_o(weight_words)
   );
   engine_parameters #(.Rows(ParameterRows), .Width(Width)) i_parameters (
-    .clk_i, .write_i(load[2]), .write_addr_i(ParamAddr'(load_addr)), .write_data_i(load_data),
+    .clk_i, .write_i(load_q[2]), .write_addr_i(ParamAddr'(load_addr_q)), .write_data_i(load_data_q),
     .read_i(parameter_read), .row_i(parameter_row), .slot_i(parameter_slot),
     .row_o(parameters), .records_o(records)
   );
   engine_tables #(.Readers(Pixels), .Tables(Lanes)) i_tables (
-    .clk_i, .write_i(load[3]), .write_addr_i(load_addr[7:0]), .write_data_i(load_data),
+    .clk_i, .write_i(load_q[3]), .write_addr_i(load_addr_q[7:0]), .write_data_i(load_data_q),
     .read_i(look), .table_i(look_table), .bytes_i(look_bytes), .bytes_o(found_bytes)
   );
 
   logic unused;
-  assign unused = ^{load_addr, load_idle, execute_idle};
+  assign unused = ^{load_addr, load_addr_q, load_q[0], load_idle, execute_idle};
 endmodule
 `default_nettype wire

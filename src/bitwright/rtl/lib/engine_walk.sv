@@ -152,39 +152,29 @@ module engine_walk #(
   assign move_gy = group_over & gx_over & ~gy_over;
   assign move_o  = group_over & gx_over & gy_over;
 
-  logic [6*AddrWidth-1:0]  steps_q;
-  logic [4*CoordWidth-1:0] moves_q;
-  logic [3*AddrWidth-1:0]  place_steps_q;
-
-  always_ff @(posedge clk_i) begin : p_steps
-    steps_q <= steps_i;
-    moves_q <= moves_i;
-    place_steps_q <= place_steps_i;
-  end
-
   engine_address #(.Width(AddrWidth)) i_address (
-    .clk_i, .start_i, .start_addr_i, .steps_i(steps_q), .move_kw_i(move_kw), .move_kh_i(move_kh),
+    .clk_i, .start_i, .start_addr_i, .steps_i, .move_kw_i(move_kw), .move_kh_i(move_kh),
     .move_kc_i(move_kc), .move_gx_i(move_gx), .move_gy_i(move_gy), .move_o_i(move_o),
     .again_i(group_over), .stay_i(pairs_i && !group_output_o[0]), .addr_o(tap_addr_o)
   );
   engine_coord #(.Width(CoordWidth)) i_x (
     .clk_i, .restart_i(start_i || move_gy || move_o), .outer_i(move_gx), .inner_i(move_kw),
     .back_i(move_kh || move_kc), .origin_i(origin_x_i),
-    .outer_step_i(moves_q[2*CoordWidth +: CoordWidth]), .inner_step_i(moves_q[0 +: CoordWidth]),
+    .outer_step_i(moves_i[2*CoordWidth +: CoordWidth]), .inner_step_i(moves_i[0 +: CoordWidth]),
     .coord_o(tap_x_o)
   );
   engine_coord #(.Width(CoordWidth)) i_y (
     .clk_i, .restart_i(start_i || move_o), .outer_i(move_gy), .inner_i(move_kh),
     .back_i(move_kc || move_gx), .origin_i(origin_y_i),
-    .outer_step_i(moves_q[3*CoordWidth +: CoordWidth]),
-    .inner_step_i(moves_q[CoordWidth +: CoordWidth]), .coord_o(tap_y_o)
+    .outer_step_i(moves_i[3*CoordWidth +: CoordWidth]),
+    .inner_step_i(moves_i[CoordWidth +: CoordWidth]), .coord_o(tap_y_o)
   );
 
   engine_places #(
     .AddrWidth(AddrWidth), .WeightWidth(WeightWidth), .CountWidth(CountWidth)
   ) i_places (
     .clk_i, .start_i, .tap_i(tap), .group_i(group_over), .move_o_i(move_o), .move_gy_i(move_gy),
-    .weight_i, .order_i, .halves_i, .place_i, .place_steps_i(place_steps_q),
+    .weight_i, .order_i, .halves_i, .place_i, .place_steps_i,
     .weight_o(tap_weight_o), .output_o(group_output_o), .place_o(group_place_o)
   );
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine_walk with what it takes of the instructions INPUT, OUTPUT and EXEC, which must hold from
-// start_i until ready_o.
+// start_i until ready_o. What is computed of them is registered: the nest starts a cycle later.
 `default_nettype none
 module engine_walker #(
   parameter int Pixels      = 4,
@@ -75,40 +75,67 @@ module engine_walker #(
     .wait_o(), .signal_o(), .parameters_o(), .last_y_o(), .last_x_o(), .init_o(), .place_o()
   );
 
-  // Whether a group has fewer steps than its results take cycles.
-  logic [4*ShortWidth-1:0] steps;
-  logic [7:0]              kh_less, kw_less, passes_less;
-  logic [11:0]             kc_less;
+  // Whether a group has fewer steps than its results take cycles: then every factor is small.
   logic                    wide, is_short;
-  assign kc_less     = kc - 12'd1;
-  assign kh_less     = kh - 8'd1;
-  assign kw_less     = kw - 8'd1;
-  assign passes_less = passes - 8'd1;
-  assign wide        = (kc_less >> ShortWidth) != '0 || (kh_less >> ShortWidth) != '0
-                       || (kw_less >> ShortWidth) != '0 || (passes_less >> ShortWidth) != '0;
-  assign steps       = (4*ShortWidth)'(kc) * (4*ShortWidth)'(kh) * (4*ShortWidth)'(kw)
-                       * (4*ShortWidth)'(passes);
-  assign is_short    = !wide && (steps >> ShortWidth) == '0;
+  logic [2*ShortWidth-1:0] planes, taps, steps;
+  assign wide     = (kc >> ShortWidth) != '0 || (kh >> ShortWidth) != '0
+                    || (kw >> ShortWidth) != '0 || (passes >> ShortWidth) != '0;
+
+  always_comb begin : p_steps  // sums, so that no tool takes a multiplier for a few bits
+    planes = '0;
+    taps   = '0;
+    steps  = '0;
+    for (int k = 0; k < ShortWidth; k++) begin
+      if (kh[k]) planes = planes + ((2*ShortWidth)'(kc[ShortWidth-1:0]) << k);
+      if (passes[k]) taps = taps + ((2*ShortWidth)'(kw[ShortWidth-1:0]) << k);
+    end
+    for (int k = 0; k < ShortWidth; k++) begin
+      if (taps[k]) steps = steps + ((2*ShortWidth)'(planes[ShortWidth-1:0]) << k);
+    end
+  end
+  assign is_short = !wide && (planes >> ShortWidth) == '0 && (taps >> ShortWidth) == '0
+                    && (steps >> ShortWidth) == '0;
+
+  // What follows from the instructions, in registers: the nest takes it a cycle later.
+  logic                    start_q, short_q, fast_q, walk_ready;
+  logic [11:0]             outputs_q, groups_y_q, groups_x_q, kc_q;
+  logic [7:0]              kh_q, kw_q, passes_q;
+  logic [6*AddrWidth-1:0]  steps_q;
+  logic [4*CoordWidth-1:0] moves_q;
+  logic [3*AddrWidth-1:0]  place_steps_q;
+  assign ready_o = walk_ready & ~start_q;
+
+  always_ff @(posedge clk_i) begin : p_values
+    if (!rst_ni) start_q <= 1'b0;
+    else start_q <= start_i;
+    short_q       <= is_short;
+    fast_q        <= PostLanes == 2 && post == '0 && result != 4'd2 && !lookup[0];
+    outputs_q     <= 12'(outputs) - 12'd1;
+    groups_y_q    <= groups_y - 12'd1;
+    groups_x_q    <= groups_x - 12'd1;
+    kc_q          <= kc - 12'd1;
+    kh_q          <= kh - 8'd1;
+    kw_q          <= kw - 8'd1;
+    passes_q      <= passes - 8'd1;
+    steps_q       <= {AddrWidth'(out), AddrWidth'(row) << down, AddrWidth'(pixel) << patch,
+                      AddrWidth'(plane), AddrWidth'(tap_y), AddrWidth'(tap_x)};
+    moves_q       <= {CoordWidth'(stride_y) << down, CoordWidth'(stride_x) << patch,
+                      CoordWidth'(dilation_y), CoordWidth'(dilation_x)};
+    place_steps_q <= {AddrWidth'(place_plane) << (result[1] ? 2 : 0),
+                      AddrWidth'(place_row) << down, AddrWidth'(place_pixel) << patch};
+  end
 
   engine_walk #(
     .AddrWidth(AddrWidth), .CoordWidth(CoordWidth), .WeightWidth(WeightWidth), .Drain(Drain),
     .Gap(Gap)
   ) i_walk (
-    .clk_i, .rst_ni, .start_i, .ready_o, .over_o,
-    .outputs_i(12'(outputs) - 12'd1), .groups_y_i(groups_y - 12'd1), .groups_x_i(groups_x - 12'd1),
-    .taps_c_i(kc_less), .taps_y_i(kh_less), .taps_x_i(kw_less), .passes_i(passes_less),
-    .short_i(is_short),
-    .fast_i(PostLanes == 2 && post == '0 && result != 4'd2 && !lookup[0]),
-    .start_addr_i(AddrWidth'(features)),
-    .steps_i({AddrWidth'(out), AddrWidth'(row) << down, AddrWidth'(pixel) << patch,
-              AddrWidth'(plane), AddrWidth'(tap_y), AddrWidth'(tap_x)}),
-    .origin_x_i(CoordWidth'($signed(x))), .origin_y_i(CoordWidth'($signed(y))),
-    .moves_i({CoordWidth'(stride_y) << down, CoordWidth'(stride_x) << patch,
-              CoordWidth'(dilation_y), CoordWidth'(dilation_x)}),
+    .clk_i, .rst_ni, .start_i(start_q), .ready_o(walk_ready), .over_o, .outputs_i(outputs_q),
+    .groups_y_i(groups_y_q), .groups_x_i(groups_x_q), .taps_c_i(kc_q), .taps_y_i(kh_q),
+    .taps_x_i(kw_q), .passes_i(passes_q), .short_i(short_q), .fast_i(fast_q),
+    .start_addr_i(AddrWidth'(features)), .steps_i(steps_q),
+    .origin_x_i(CoordWidth'($signed(x))), .origin_y_i(CoordWidth'($signed(y))), .moves_i(moves_q),
     .weight_i(WeightWidth'(weights)), .order_i(order[1:0]), .pairs_i(bits[0]),
-    .halves_i(result[1:0] == 2'd1), .place_i(AddrWidth'(place)),
-    .place_steps_i({AddrWidth'(place_plane) << (result[1] ? 2 : 0), AddrWidth'(place_row) << down,
-                    AddrWidth'(place_pixel) << patch}),
+    .halves_i(result[1:0] == 2'd1), .place_i(AddrWidth'(place)), .place_steps_i(place_steps_q),
     .tap_valid_o, .tap_pass_o, .tap_first_o, .tap_last_o, .tap_ready_o, .tap_c_o(tap_c),
     .tap_addr_o, .tap_x_o, .tap_y_o, .tap_weight_o, .group_begin_o, .group_right_o, .group_below_o,
     .group_output_o, .group_place_o
