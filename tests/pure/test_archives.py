@@ -45,6 +45,14 @@ def test_what_is_allowed_grows_with_the_file() -> None:
     assert most_of(1 << 20) == 100 << 20
 
 
+def test_what_is_allowed_never_fills_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "machine_memory", lambda: 80 << 20)
+    assert most_of(1 << 20) == 10 << 20
+    assert most_of(30 << 20) == 30 << 20  # what is not packed at all may be as large as it is
+    with pytest.raises(DataError, match="more than 10485760 bytes"):
+        gunzip(gzip.compress(bytes(11 << 20)) + bytes(1 << 20), "x")
+
+
 def test_a_member_of_zeros_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     path = zipped(tmp_path / "bomb.zip", a=ZEROS, b=b"fine")
     with opened_zip(path) as archive:

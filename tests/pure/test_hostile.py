@@ -8,6 +8,7 @@ import json
 import os
 import re
 import stat
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -194,6 +195,14 @@ def test_dots_in_texts_of_toml_are_no_parts_of_keys() -> None:
     assert found["one"] == f'{dots} " {dots}' and found["two"] == dots
     assert found["three"] == f'{dots} " """ {dots}"' and found["four"] == f"{dots}\n"
     assert len(found["five"]) == 101 and found["a"]["b"]["c"].microsecond == 500_000
+
+
+@pytest.mark.parametrize("line", ['\\"""\n', '\\"', "\\'''\n", "'", '"\\', '"""\\'])
+def test_texts_of_toml_without_an_end_are_looked_at_once(line: str) -> None:
+    begin = time.process_time()
+    with pytest.raises(ValueError):
+        parse_toml(line * 20_000)
+    assert time.process_time() - begin < 2
 
 
 def test_names_of_files_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

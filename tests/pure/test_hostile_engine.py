@@ -23,6 +23,9 @@ from bitwright.engine.image import EngineImage
 from bitwright.engine.isa import Exec, Halt, Input, Instruction, Load, Loop, Output, Store
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType
+from bitwright.pipeline.steps import map_engine
+from bitwright.pipeline.recipe_hardware import HardwareSection
+from bitwright.pipeline.steps.map_engine import describe_program
 
 E256 = ENGINES["e256"]
 HEAD = 48  # bytes of an image before its table
@@ -181,3 +184,28 @@ def test_an_image_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(memory, "MOST_OF_A_FILE", 100)
     with pytest.raises(BitwrightError, match="has more than 100 bytes"):
         load_image(path)
+
+
+def slow_memory() -> EngineImage:
+    """A small program whose memory outside gives a word in 512 cycles."""
+    text = json.dumps({"constants": {"bytes_per_cycle": 1 / 64}})
+    body = lambda b, e: requant(b, conv(b, e), 9)  # noqa: E731
+    return compile_graph(network(body, size=40), EngineConfig.from_json(text))
+
+
+def test_cycles_are_counted_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = slow_memory()
+    whole = describe_program(made, HardwareSection(), chosen=False)
+    assert whole.exact and whole.cycles > 1_000_000
+    monkeypatch.setattr(map_engine, "MOST_CYCLES", whole.cycles - 1)
+    assert describe_program(made, HardwareSection()).cycles == whole.cycles
+    with pytest.raises(ProgramError, match=f"does not end within {whole.cycles - 1} cycles"):
+        describe_program(made, HardwareSection(), chosen=False)
+
+
+def test_counting_cycles_can_be_interrupted() -> None:
+    def pressed(what: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        describe_program(slow_memory(), HardwareSection(), pressed)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from tests.hostile_pictures import many_scans, wide_tile
 from bitwright.base import archives, memory
 from bitwright.base.errors import DataError
 from bitwright.data import decoding, detection, folders
+from bitwright.data.annotated import load as load_annotated
 from bitwright.data.decoding import Decoding, Framing, decode_image, frame_image, read_header
+from bitwright.data.labels import BoxLabels
 from bitwright.data.listing import find_layout, list_images
 
 
@@ -114,6 +117,30 @@ def test_an_annotation_has_a_length(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(detection, "_MOST_BYTES", 4000)
     with pytest.raises(DataError, match=r"annotations/0\.xml: has more than 4000 bytes"):
         detection.load_voc(path)
+
+
+@pytest.mark.parametrize("bound", ["_FREE_ELEMENTS", "most_of"])
+def test_annotations_have_a_length_together(
+    bound: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand of the largest ones pack into a megabyte."""
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(4):
+            archive.writestr(f"images/{number}.png", _png(8, 8))
+            archive.writestr(f"annotations/{number}.xml", f"<a>{'<a/>' * 1000}{' ' * 9000}</a>")
+    kind = BoxLabels()
+    read: tuple[Callable[[], object], ...] = (
+        lambda: detection.load_voc(path),
+        lambda: load_annotated(path, Decoding(), kind, name="x", validation=0.2, test=0.2, seed=0),
+    )
+    for each in read:
+        each()
+    monkeypatch.setattr(detection, bound, (lambda _: 30_000) if bound == "most_of" else 3500)
+    said = "too long, with those before it" if bound == "most_of" else "more elements than the file"
+    for each in read:
+        with pytest.raises(DataError, match=said):
+            each()
 
 
 def test_pictures_with_boxes_grow_no_further_than_others(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from bitwright.interop.network import InputConvention, Layer, Network
 from bitwright.interop.network_passes import never_negative
 from bitwright.interop.network_to_torch import module_of, module_paths
 from bitwright.interop.packed_model import load_packed_model
+from bitwright.ir import Graph
+from bitwright.quantize import Policy, apply
 
 NAN, INF, HUGE = float("nan"), float("inf"), 10**30
 WEIGHT = {"weight": np.ones((2, 1, 3, 3), np.float32)}
@@ -125,9 +128,62 @@ def test_many_names_and_ways_take_time_as_they_are_many() -> None:
     chain = {"c0": Layer("c0", ops.Activation("relu"))}
     for k in range(1, 3000):  # two to the power of 3 000 ways
         chain[f"c{k}"] = Layer(f"c{k}", ops.Concat(), (f"c{k - 1}", f"c{k - 1}"))
-    assert never_negative(chain, "c2999")
-    assert not never_negative({**chain, "c0": Layer("c0", ops.Flatten())}, "c2999")
+    known: dict[str, bool] = {}
+    for k in range(3000):  # each is looked at once, whoever asks
+        assert never_negative(chain, f"c{k}", known)
+    assert len(known) == 3000
+    assert not never_negative({**chain, "c0": Layer("c0", ops.Flatten())}, "c2999", {})
     assert time.process_time() - begin < 8
+
+
+POLICY = {"weight": "int4", "activation": "uint4", "input": "uint4"}
+
+
+def _conv(source: str) -> tuple[Layer, Layer]:
+    conv = Layer("c", ops.Conv(), (source,), {"weight": np.ones((1, 1, 1, 1), np.float32)})
+    return conv, relu("r", "c")
+
+
+def _chain(op: ops.Op, count: int, ways: int) -> list[Layer]:
+    """Layers that each read the one before, so often."""
+    names = ["r", *(f"a{k}" for k in range(count))]
+    return [Layer(name, op, (front,) * ways) for front, name in pairwise(names)]
+
+
+def _frozen(network: Network) -> Graph:
+    shape = network.shapes[network.input.name]
+    model, sample = module_of(network), torch.rand(2, *shape)
+    policy = Policy.from_dict(POLICY)
+    observed = apply(model, policy, "calibrate", sample)
+    observed(sample)
+    return apply(observed, policy, "freeze", sample_shape=shape).graph
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("policy", [{}, {"concat_scales": "shared"}])
+def test_ways_through_a_network_are_followed_once(
+    policy: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are 2^40 from the end of the sums to their beginning, and 2^18 of the joins."""
+    monkeypatch.setitem(globals(), "POLICY", {**POLICY, **policy})
+    sums = net(*_conv("x"), *_chain(ops.Add(), 40, 2), Layer("f", ops.Flatten(), ("a39",)))
+    assert _frozen(sums).outputs
+    joins = net(*_conv("x"), *_chain(ops.Concat(), 18, 2), shape=(1, 1, 1))
+    assert _frozen(joins).types[_frozen(joins).outputs[0]].channels == 1 << 18
+
+
+@pytest.mark.timeout(120)
+def test_layers_behind_each_other_are_no_functions_inside_functions() -> None:
+    dense = Layer("d", ops.Dense(), ("f",), {"weight": np.ones((2, 64), np.float32)})
+    long = _chain(ops.Dropout(0.5), 1200, 1)
+    flat = Layer("f", ops.Flatten(), (long[-1].name,))
+    assert _frozen(net(*_conv("x"), *long, flat, dense)).outputs
+
+
+def test_an_order_is_restored_by_a_matrix_that_fits() -> None:
+    joins = _chain(ops.Concat(), 8, 2)  # 256 channels of 64 pixels
+    with pytest.raises(ModelError, match="16384 elements have another order than torch's"):
+        _frozen(net(*_conv("x"), *joins, Layer("f", ops.Flatten(), ("a7",))))
 
 
 CAFFE = """name: "n" layer { name: "data" type: "Input" top: "data" %s

@@ -201,6 +201,16 @@ def test_a_shape_or_number_that_does_not_fit_is_named(tmp_path: Path) -> None:
         load_keras(path)
 
 
+def test_a_layer_is_listed_once(tmp_path: Path) -> None:
+    """Else its numbers are looked at as often as a few bytes say."""
+    path = _copied(tmp_path)
+    with h5py.File(path, "r+") as file:
+        names = [*file["model_weights"].attrs["layer_names"]]
+        file["model_weights"].attrs["layer_names"] = [*names, names[0]]
+    with pytest.raises(DataError, match="lists a layer twice"):
+        load_keras(path)
+
+
 def test_links_out_of_the_file_are_refused(tmp_path: Path) -> None:
     path = _copied(tmp_path)
     with h5py.File(path, "r+") as file:

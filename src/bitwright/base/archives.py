@@ -2,9 +2,9 @@
 """Packed files of strangers: zip, gzip, tar. What they unpack to is bounded before it is read.
 
 A few kilobytes can unpack to gigabytes. Real data does not shrink that far: what is unpacked may
-have `FREE` bytes, and more only if it is less than `RATIO` times as long as what it was packed in.
-The members of a zip file share no bytes, so that together they were packed in no more than the
-file has.
+have `FREE` bytes, and more only if it is less than `RATIO` times as long as what it was packed in,
+and does not fill the machine. The members of a zip file share no bytes, so that together they were
+packed in no more than the file has.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from typing import IO
 
 from bitwright.base.errors import DataError
 from bitwright.base.files import open_regular
-from bitwright.base.memory import ran_out, too_little
+from bitwright.base.memory import machine_memory, ran_out, too_little
 
 FREE = 256 << 20
 RATIO = 100
+_PART = 8  # of the machine's memory: what is read is copied, and made numbers of
 _CHUNK = 1 << 20
 _MOST_HEADERS = 10_000  # of a tar; the data sets that come as one have some ten members
 _MOST_HEADER = 64 << 10  # bytes of a name or of other facts about a member
@@ -60,8 +61,10 @@ _BROKEN = (
 
 
 def most_of(packed: int) -> int:
-    """Bytes that so many packed ones may become."""
-    return max(FREE, RATIO * packed)
+    """Bytes that so many packed ones may become: not more of the machine than a part, unless they
+    are as many before.
+    """
+    return max(FREE, packed, min(RATIO * packed, machine_memory() // _PART))
 
 
 @contextmanager
@@ -188,7 +191,10 @@ def gunzip(packed: bytes, where: str) -> bytes:
         DataError: it is corrupt, ends too early, or is too long.
     """
     with unpacking("gzip file", where), gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
-        return Bounded(stream, most_of(len(packed)), where).read()
+        bounded, unpacked = Bounded(stream, most_of(len(packed)), where), io.BytesIO()
+        while chunk := bounded.read(_CHUNK):
+            unpacked.write(chunk)
+        return unpacked.getvalue()  # parts that are joined take their place twice
 
 
 def read_tar(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:

@@ -29,14 +29,15 @@ from bitwright.base.errors import DataError, RunError
 T = TypeVar("T")
 _LOCK_POLL_S = 0.1
 _CHUNK = 1 << 20
-#: Lists and tables inside each other: a nested model of Keras takes some twenty.
-_MOST_LEVELS = 100
+_MOST_LEVELS = 100  # lists and tables inside each other: a nested model of Keras takes some twenty
 _TOO_DEEP = f"it is nested deeper than {_MOST_LEVELS} levels"
 _NAME_BYTES = 100  # of a file's name that its temporary file bears
 _MOST_PARTS = 32  # of a key of TOML: ``a.b.c`` has three
-#: What may have signs in it that mean nothing: texts of four kinds, and comments.
+#: What may have signs in it that mean nothing: texts of four kinds, and comments. One without an
+#: end goes as far as it can: if it were none, its end would be looked for again from each sign.
 _TOML_TEXTS = re.compile(
-    r'"""(?:[^\\]|\\.)*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:[^"\\\n]|\\.)*"' r"|'[^'\n]*'|#[^\n]*",
+    r'"""(?:[^\\]|\\.)*?(?:"{3,5}|\\?\Z)|"(?:[^"\\\n]|\\.)*"?'
+    r"|'''.*?(?:'{3,5}|\Z)|'[^'\n]*'?|#[^\n]*",
     re.DOTALL,
 )
 _TOML_SIGNS = re.compile(r"[=,\[\]{}\n]")  # between two of them lies one key or one value
@@ -55,8 +56,7 @@ that it has terabytes, and take no place on the disk."""
 MOST_VALUES = 1_000_000
 """Values of a description, lists and tables among them: each takes some ten times what it takes in
 the file, and a thousand bytes where it is wrong and told so."""
-#: Names of a folder that a message lists.
-_NAMED = 6
+_NAMED = 6  # names of a folder that a message lists
 #: What the kernel says where no lock file can be opened, since something else is there.
 _NO_LOCK = {errno.ELOOP: "a symbolic link", errno.EISDIR: "a folder", errno.ENXIO: "a socket"}
 

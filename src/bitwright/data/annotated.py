@@ -28,7 +28,7 @@ from bitwright.base.errors import DataError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, check_growth, decode_map, read_size
-from bitwright.data.detection import annotation_of, check_box, parse_voc
+from bitwright.data.detection import Room, annotation_of, check_box, parse_voc
 from bitwright.data.folders import Cut, decode_listing, split_parts
 from bitwright.data.labels import UNKNOWN, Annotation, Classes, LabelKind, MapLabels
 from bitwright.data.listing import SPLITS, Listing, ReadFile, list_images, opened
@@ -137,9 +137,10 @@ def _boxes(files: _Files) -> Found:
         if row is not None:
             edges = tuple(row.real(edge) for edge in _EDGES)
             named[row.image].append((sys.intern(row.cells["class"]), edges, row.where))
+    room = Room.of(files.listing.path)
     for name in () if has_table else files.names:
         where, content = annotation_of(files.read, files.listing.path, name)
-        corners, labels = parse_voc(content, where)
+        corners, labels = parse_voc(content, where, room=room)
         named[name] = [
             (label, tuple(e), where) for label, e in zip(labels, corners.tolist(), strict=True)
         ]

@@ -25,8 +25,6 @@ from bitwright.data.files import cache_path, download
 from bitwright.data.splits import Labelled, Labels, split_two
 
 SCALE = 1 / 255
-#: Of a batch: CIFAR-100 has all training images in one, of 154 MB.
-_MOST_BYTES = 256 << 20
 _MOST_LABELS = 200_000
 _PIXELS = 3 * 32 * 32
 _Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -42,6 +40,7 @@ class Edition:
         training, test: names of the files inside.
         label_bytes: bytes in front of each image in the binary files; the last one is the label.
         label_key: of the labels in the Python files.
+        most_bytes: of a batch that is read: all of them are held at a time.
         places: names of archives and folders under which it is found.
     """
 
@@ -53,6 +52,7 @@ class Edition:
     test: str
     label_bytes: int
     label_key: bytes
+    most_bytes: int
     places: tuple[str, ...]
 
     @property
@@ -69,6 +69,7 @@ CIFAR10 = Edition(
     test="test_batch",
     label_bytes=1,
     label_key=b"labels",
+    most_bytes=64 << 20,  # they have 31 MB
     places=(
         "cifar-10-batches-bin",
         "cifar-10-binary.tar.gz",
@@ -97,6 +98,7 @@ CIFAR100 = Edition(
     test="test",
     label_bytes=2,
     label_key=b"fine_labels",
+    most_bytes=256 << 20,  # the training images, all in one, have 154 MB
     places=(
         "cifar-100-binary",
         "cifar-100-binary.tar.gz",
@@ -176,11 +178,16 @@ def load(
 
 def _read_folder(path: Path, edition: Edition) -> dict[str, bytes]:
     wanted = {f"{batch}{suffix}" for batch in edition.batches for suffix in (".bin", "")}
-    return {name: read_bytes(path / name) for name in wanted if (path / name).is_file()}
+    return {
+        name: read_bytes(path / name, most=edition.most_bytes)
+        for name in wanted
+        if (path / name).is_file()
+    }
 
 
 def _read_tar(path: Path, edition: Edition, progress: Progress) -> dict[str, bytes]:
-    wanted = {f"{b}{suffix}": _MOST_BYTES for b in edition.batches for suffix in (".bin", "")}
+    most = edition.most_bytes
+    wanted = {f"{batch}{suffix}": most for batch in edition.batches for suffix in (".bin", "")}
     contents: dict[str, bytes] = {}
     for name, content in read_tar(path, wanted):
         contents[name] = content

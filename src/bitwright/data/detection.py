@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.archives import most_of
 from bitwright.base.errors import DataError
 from bitwright.base.files import read_bytes
 from bitwright.base.progress import Progress, no_progress
@@ -30,6 +31,10 @@ _ANNOTATIONS = ("annotations", "Annotations")
 _PROGRESS_EVERY = 32
 _MOST_ELEMENTS = 20_000  # of one: those of two thousand objects
 _MOST_BYTES = 4 << 20  # of an annotation, of which an object takes some 300
+#: Of all annotations of a zip file together, which shrink to a thousandth there: elements in any
+#: case, and bytes of the file for each one more. A real one takes some eight, its image many more.
+_FREE_ELEMENTS, _BYTES_AN_ELEMENT = 1_000_000, 4
+_UNBOUNDED = 1 << 62  # what lies in a folder is as long as it is
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +67,7 @@ def load_voc(path: Path, *, progress: Progress = no_progress) -> tuple[Detection
     listing = list_images(path)
     found = []
     made = packed = 0
+    room = Room.of(path)
     with opened(listing) as read:
         for number, name in enumerate(listing.names):
             picture = read(name)
@@ -70,7 +76,7 @@ def load_voc(path: Path, *, progress: Progress = no_progress) -> tuple[Detection
             hint = "make the pictures smaller"
             check_growth(made, packed, f"{number + 1} images", f"{path}:{name}", hint)
             where, content = annotation_of(read, path, name)
-            boxes, labels = parse_voc(content, where, image.shape[:2])
+            boxes, labels = parse_voc(content, where, image.shape[:2], room)
             found.append(DetectionImage(name, image, boxes, labels))
             if number % _PROGRESS_EVERY == 0 or number + 1 == len(listing.names):
                 progress("decoding images", number + 1, len(listing.names))
@@ -112,24 +118,45 @@ def annotation_of(read: ReadFile, path: Path, image: str) -> tuple[str, bytes]:
     )
 
 
+@dataclass
+class Room:
+    """What the annotations of a data set may still have together."""
+
+    elements: int
+    bytes: int
+
+    @staticmethod
+    def of(path: Path) -> Room:
+        """For a folder or a zip file of them."""
+        if not path.is_file():
+            return Room(_UNBOUNDED, _UNBOUNDED)
+        size = path.stat().st_size
+        return Room(max(_FREE_ELEMENTS, size // _BYTES_AN_ELEMENT), most_of(size))
+
+
 class _Plain(ElementTree.TreeBuilder):
     """Elements without a document type, in whatever encoding it would be, and not too many."""
 
-    left = _MOST_ELEMENTS
+    def __init__(self, room: Room) -> None:
+        super().__init__()
+        self._room, self._left = room, _MOST_ELEMENTS
 
     def doctype(self, *_: object) -> None:
         """Called before anything of it is read."""
         raise ValueError("declares a document type, which an annotation has no use for")
 
     def start(self, tag: str, attrs: dict[str, str], /) -> ElementTree.Element:
-        self.left -= 1
-        if self.left < 0:
+        self._left -= 1
+        self._room.elements -= 1
+        if self._left < 0:
             raise ValueError(f"has more than {_MOST_ELEMENTS} elements")
+        if self._room.elements < 0:
+            raise ValueError("with those before it has more elements than the file's size allows")
         return super().start(tag, attrs)
 
 
 def parse_voc(
-    content: bytes, where: str, size: tuple[int, int] | None = None
+    content: bytes, where: str, size: tuple[int, int] | None = None, room: Room | None = None
 ) -> tuple[Floats, tuple[str, ...]]:
     """Boxes (K, 4) in pixels and labels of a Pascal VOC annotation.
 
@@ -137,12 +164,20 @@ def parse_voc(
         content: the XML file.
         where: its name, for errors.
         size: (H, W) of the image, if known: no box may lie outside.
+        room: that this and other annotations share; it gets smaller.
 
     Raises:
-        DataError: the file is no such annotation, or a box is empty or outside the image.
+        DataError: the file is no such annotation, there is no room for it, or a box is empty or
+            outside the image.
     """
+    room = Room(_UNBOUNDED, _UNBOUNDED) if room is None else room
+    room.bytes -= len(content)
+    if room.bytes < 0:
+        raise DataError(
+            "is too long, with those before it, for what they are packed in", where=where
+        )
     try:
-        root = ElementTree.fromstring(content, ElementTree.XMLParser(target=_Plain()))
+        root = ElementTree.fromstring(content, ElementTree.XMLParser(target=_Plain(room)))
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise DataError(f"is no XML file: {error}", where=where) from error
     boxes, labels = [], []

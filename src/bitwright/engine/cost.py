@@ -21,14 +21,16 @@ _LOAD_PLACES = 64
 #: 18 x 18 multipliers of a post lane, whose product has 32 x 18 bits.
 _POST_LANE = 2
 
-# LUTs and flip-flops of the parts.
-_DSP_PAIR = Resources(28.0, 53.7)  # a lane of a dot product, its product in a multiplier
-_LUT_PAIR = Resources(115.6, 92.0)  # in look-up tables
+# LUTs and flip-flops of the parts: of a lane of a dot product, its product in a multiplier or in
+# look-up tables, with and without values of 4 bits; and of the others.
+_DSP_PAIR = {True: Resources(28.0, 53.7), False: Resources(0.1, 50.1)}
+_LUT_PAIR = {True: Resources(115.6, 92.0), False: Resources(89.3, 87.4)}
 _TREE = Resources(19.9, 19.0)  # an adder of the tree of a dot product
 _SUM = Resources(178.0, 64.0)  # its accumulator, and the register that drains
 _SECOND_SUM = Resources(47.0, 10.8)  # that drains by twos
-_WEIGHT = Resources(18.0, 13.0)  # a byte of weights that goes to multipliers
-_FEATURE = Resources(18.0, 14.0)  # a byte of a pixel that does
+# A byte of weights, or of a pixel, that goes to multipliers.
+_WEIGHT = {True: Resources(18.0, 13.0), False: Resources(0.0, 10.0)}
+_FEATURE = {True: Resources(18.0, 14.0), False: Resources(6.0, 14.0)}
 _BYTE = Resources(0.0, 8.0)  # of a pixel
 _REQUANT = Resources(590.0, 397.0)  # a post lane
 _PIXEL = Resources(1045.0 + 90.0 + 258.0, 306.0 + 27.0 + 92.0)  # thresholds, writer, operands
@@ -77,11 +79,12 @@ def engine_resources(config: EngineConfig, dsps: int | None = None) -> Resources
     """
     lanes, pixels = config.lanes, config.pixels
     inner = lanes if dsps is None else dsps
-    dot = _DSP_PAIR * inner + _LUT_PAIR * (lanes - inner) + _TREE * (lanes - 1) + _SUM
+    kind = config.nibbles
+    dot = _DSP_PAIR[kind] * inner + _LUT_PAIR[kind] * (lanes - inner) + _TREE * (lanes - 1) + _SUM
     if config.post_lanes == 2:
         dot += _SECOND_SUM
     array = dot * (pixels * config.outputs)
-    shared = _WEIGHT * (config.outputs * inner) + _FEATURE * (pixels * inner)
+    shared = _WEIGHT[kind] * (config.outputs * inner) + _FEATURE[kind] * (pixels * inner)
     # A pixel takes its word from any bank: a LUT for each bit and bank but one.
     words = _BYTE * (pixels * lanes) + Resources(8 * lanes * pixels * (pixels - 1))
     wide = lanes / 8  # what handles whole words of a pixel

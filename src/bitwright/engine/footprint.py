@@ -26,6 +26,9 @@ from bitwright.ir.footprint import MOST_WORK
 
 #: Instructions that a compilation makes: those of YOLOv3-sized networks are some ten thousand.
 MOST_MADE = 1 << 18
+#: Cycles of a program of a stranger that are timed one by one: a minute at most. Memories outside
+#: may be so slow that little work takes many.
+MOST_CYCLES = 1 << 27
 _BYTES = 8  # of an address or a lane while it is computed with
 _EACH = 4 * _BYTES  # four of those: as it is, signed, as reals, transposed
 #: Of the memory outside: each byte, and whether it was ever written.

@@ -16,8 +16,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.base.errors import ProgramError
+from bitwright.base.errors import ProgramError, ToolError
 from bitwright.base.native import INT, INT64, POINTER, Program
+from bitwright.base.progress import Progress, no_progress
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.estimate import exec_period
 from bitwright.engine.isa import Buffer, Exec, Halt, Input, Instruction, Load, Loop, Output, Store
@@ -27,14 +28,17 @@ Cycles = NDArray[np.int64]
 
 _CONF, _EXEC, _LOAD, _STORE, _HALT = range(5)
 _FIELDS = 11  # of the structure Instruction of timing.cpp
-_LIMIT = 4_000_000_000
+LIMIT = 4_000_000_000
+"""Cycles that are timed at most, whoever asks."""
+_TOO_LONG, _NO_ROOM = 1, 4  # of what bw_engine_timing gives back
+_WHERE = "the engine's timing"
 
 TIMING = Program(
     name="engine-timing",
     package="bitwright.engine",
     sources=("timing.cpp",),
     headers=("sim/memory.h", "sim/random.h", "sim/sdram.h"),
-    functions={"bw_engine_timing": (INT, POINTER, INT64, *(POINTER,) * 8)},
+    functions={"bw_engine_timing": (INT, POINTER, INT64, *(POINTER,) * 9)},
     values={
         "bw_engine_instruction_size": 8 * _FIELDS,
         "bw_engine_sdram_size": 8 * len(SDRAM_TIMES),
@@ -87,7 +91,7 @@ class Timing:
         return self.done - self.start - 1
 
 
-def simulate(
+def simulate(  # noqa: PLR0913 - each with a usual value
     program: Sequence[Instruction],
     config: EngineConfig,
     memory: OutsideMemory,
@@ -96,7 +100,8 @@ def simulate(
     seed: int = 1,
     runs: int = 1,
     pause: int = 0,
-    limit: int = _LIMIT,
+    limit: int = LIMIT,
+    progress: Progress = no_progress,
 ) -> Timing:
     """Time a program.
 
@@ -107,11 +112,12 @@ def simulate(
         runs: how often the program runs, one run behind the other.
         pause: cycles before every start.
         limit: most cycles.
+        progress: told cycles now and then; what it raises ends the search, as does Ctrl-C.
 
     Raises:
         ProgramError: the program has a LOOP, asks for what the memory does not have, or does not
-            end within the limit (it waits for a token that nobody gives).
-        ToolError: there is no C++ compiler.
+            end within the limit (it takes longer, or waits for a token that nobody gives).
+        ToolError: there is no C++ compiler, or no room for the memory.
     """
     table = _table(program, config)
     begin = np.full((runs, len(table)), -1, np.int64)
@@ -124,17 +130,33 @@ def simulate(
     rates = np.array([memory.beats_per_cycle, memory.stop, memory.go], np.float64)
     times = {} if memory.sdram is None else memory.sdram
     sdram = np.array([times.get(name, 0) for name in SDRAM_TIMES], np.int64)
-    arrays = (shape, outside, rates, sdram, begin, end, start, done)
-    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (table, *arrays)]
+    raised: list[BaseException] = []
+
+    def stops(cycle: int) -> int:  # in Python, where Ctrl-C is noticed
+        try:
+            progress("timing the program, cycles", cycle, 0)
+        except BaseException as error:  # C gives it back
+            raised.append(error)
+        return len(raised)
+
+    asked = ctypes.CFUNCTYPE(INT, INT64)(stops)
+    first, second = (shape, outside, rates, sdram), (begin, end, start, done)
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (table, *first)]
+    pointers += [ctypes.cast(asked, ctypes.c_void_p)]
+    pointers += [array.ctypes.data_as(ctypes.c_void_p) for array in second]
     code = TIMING.require().bw_engine_timing(pointers[0], len(table), *pointers[1:])
+    if raised:
+        raise raised[0]
+    if code == _NO_ROOM:
+        raise ToolError(f"there is no room for a memory of {size} bytes", where=_WHERE)
     if code:
         reason = (
-            f"the program does not end within {limit} cycles: an instruction waits for a token "
-            "that nobody gives"
-            if code == 1
+            f"the program does not end within {limit} cycles: it takes longer, or an instruction "
+            "waits for a token that nobody gives"
+            if code == _TOO_LONG
             else f"the program asks for what a memory of {size} bytes does not have"
         )
-        raise ProgramError(reason, where="the engine's timing")
+        raise ProgramError(reason, where=_WHERE)
     return Timing(begin, end, start, done)
 
 

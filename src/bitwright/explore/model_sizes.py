@@ -174,9 +174,14 @@ def _features(node: fx.Node, keys: dict[fx.Node, str], way: str) -> tuple[str, .
     if node in keys and way == "users":
         return (keys[node],)
     found: dict[str, None] = {}
-    for other in getattr(node, way):
-        before = (keys[other],) if other in keys else _features(other, keys, way)
-        found.update(dict.fromkeys(before))
+    waiting, seen = [*reversed([*getattr(node, way)])], {node}
+    while waiting:
+        other = waiting.pop()
+        if other in keys:
+            found[keys[other]] = None
+        elif other not in seen:  # which many ways may lead to
+            seen.add(other)
+            waiting += reversed([*getattr(other, way)])
     return tuple(found)
 
 

@@ -176,13 +176,16 @@ def _wanted_lanes(
     hardware: Graph, node: Node, choices: dict[str, NodeFolding], before: int | None
 ) -> int:
     """Lanes that the (first) reader of a block would like to get."""
-    readers = hardware.consumers(node.outputs[0])
-    if not readers:
-        return 1
-    reader = readers[0]
-    choice = choices[reader.name]
-    if reader.op in ("pad", "window", "flatten", "fork"):
-        return choice.simd or _wanted_lanes(hardware, reader, choices, before)
+    while True:
+        readers = hardware.consumers(node.outputs[0])
+        if not readers:
+            return 1
+        node = reader = readers[0]
+        choice = choices[reader.name]
+        if reader.op not in ("pad", "window", "flatten", "fork"):
+            break
+        if choice.simd:
+            return choice.simd
     if reader.op == "matvec":
         return choice.simd or 1
     return choice.pe or choice.simd or before or 1

@@ -127,19 +127,19 @@ class Network:
 
     def readers(self, name: str) -> tuple[Layer, ...]:
         """The layers that read one."""
-        return tuple(self._readers.get(name, ()))
+        return self._readers.get(name, ())
 
     @cached_property
     def _by_name(self) -> dict[str, Layer]:
         return {layer.name: layer for layer in self.layers}
 
     @cached_property
-    def _readers(self) -> dict[str, list[Layer]]:
+    def _readers(self) -> dict[str, tuple[Layer, ...]]:
         found: dict[str, list[Layer]] = {}
         for layer in self.layers:
             for name in dict.fromkeys(layer.inputs):
                 found.setdefault(name, []).append(layer)
-        return found
+        return {name: tuple(layers) for name, layers in found.items()}
 
     def with_arrays(self, arrays: Mapping[str, Mapping[str, FloatArray]]) -> Network:
         """The same network with other numbers, by layer."""

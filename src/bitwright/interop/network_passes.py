@@ -45,6 +45,7 @@ def merge_pads(network: Network) -> Network:
     layers: dict[str, Layer] = {}
     gone: dict[str, str] = {}
     taken: set[str] = set()  # pads that all of their readers do
+    known: dict[str, bool] = {}  # see `never_negative`
     for layer in network.layers:
         inputs = tuple(gone.get(name, name) for name in layer.inputs)
         moved = replace(layer, inputs=inputs)
@@ -55,7 +56,7 @@ def merge_pads(network: Network) -> Network:
                 layers[pool.name] = replace(pool, op=replace(pool.op, round_up=False))
                 gone[layer.name] = pool.name
                 continue
-            if _all_take(network, layers, moved, layer.name):
+            if _all_take(network, layers, moved, layer.name, known):
                 layers[layer.name] = moved  # its readers look at it, then it goes
                 taken.add(layer.name)
                 continue
@@ -93,7 +94,7 @@ def _symmetric(pad: ops.Pad) -> tuple[int, int] | None:
     return (top, left) if top == bottom >= 0 and left == right >= 0 else None
 
 
-def _takes(network: Network, layers: Mapping[str, Layer], pad: Layer, reader: Layer) -> bool:
+def _takes(layers: Mapping[str, Layer], pad: Layer, reader: Layer, known: dict[str, bool]) -> bool:
     """Whether a layer can do a symmetric padding by itself."""
     assert isinstance(pad.op, ops.Pad)
     amount = _symmetric(pad.op)
@@ -108,29 +109,43 @@ def _takes(network: Network, layers: Mapping[str, Layer], pad: Layer, reader: La
     ):
         return False
     fits = all(2 * a <= k for a, k in zip(amount, reader.op.kernel, strict=True))
-    return fits and never_negative(layers, pad.inputs[0])
+    return fits and never_negative(layers, pad.inputs[0], known)
 
 
-def never_negative(layers: Mapping[str, Layer], name: str) -> bool:
-    """Whether no output of a layer can be below zero, whatever the image."""
-    seen, left = {name}, [name]
+def never_negative(layers: Mapping[str, Layer], name: str, known: dict[str, bool]) -> bool:
+    """Whether no output of a layer can be below zero, whatever the image.
+
+    Args:
+        known: what was found of layers so far, which is noted here: who asks for many layers gives
+            the same one each time, since each answer is a walk through all that lies in front.
+    """
+    left = [name]
     while left:
-        layer = layers[left.pop()]
+        layer = layers[left[-1]]
+        missing: list[str] = []
         match layer.op:
+            case _ if layer.name in known:
+                pass
             case ops.Activation(function, slope):
-                if function not in _NEVER_NEGATIVE or slope != 0:
-                    return False
+                known[layer.name] = function in _NEVER_NEGATIVE and slope == 0
             case ops.Pool() | ops.Concat():
-                left += {*layer.inputs} - seen
-                seen.update(layer.inputs)
+                missing = [front for front in layer.inputs if front not in known]
+                if not missing:
+                    known[layer.name] = all(known[front] for front in layer.inputs)
             case _:
-                return False
-    return True
+                known[layer.name] = False
+        if missing:
+            left += missing
+        else:
+            left.pop()
+    return known[name]
 
 
-def _all_take(network: Network, layers: Mapping[str, Layer], pad: Layer, name: str) -> bool:
+def _all_take(
+    network: Network, layers: Mapping[str, Layer], pad: Layer, name: str, known: dict[str, bool]
+) -> bool:
     readers = network.readers(name)
-    return name != network.output and all(_takes(network, layers, pad, r) for r in readers)
+    return name != network.output and all(_takes(layers, pad, r, known) for r in readers)
 
 
 def _with_padding(front: Layer, layer: Layer) -> Layer:

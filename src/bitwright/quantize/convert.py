@@ -222,9 +222,8 @@ def _needs_levels(plan: Plan, node: fx.Node) -> bool:
     if node in plan.readers:
         return True
     match = plan.matches.get(node)
-    if match is None or match.kind not in PASSING:
-        return False
-    return any(_needs_levels(plan, user) for user in node.users)
+    passes = match is not None and match.kind in PASSING
+    return passes and plan.is_read_by(node, plan.readers.__contains__)
 
 
 def _share_codebooks(root: nn.Module, plan: Plan, groups: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import fx, nn
@@ -77,11 +78,32 @@ class Plan:
         return node
 
     def leaves(self, node: fx.Node) -> list[fx.Node]:
-        """The nodes whose grids ``node`` carries: several behind concatenations."""
-        source = self.source(node)
-        if self.matches[source].kind is not Kind.CAT:
-            return [source]
-        return [leaf for part in self.matches[source].operands for leaf in self.leaves(part)]
+        """The nodes whose grids ``node`` carries, each once: several behind concatenations."""
+        found: dict[
+            fx.Node, bool
+        ] = {}  # whether it is one; each is followed once, whatever reads it
+        waiting = [node]
+        while waiting:
+            source = self.source(waiting.pop())
+            if source in found:
+                continue
+            found[source] = self.matches[source].kind is not Kind.CAT
+            if not found[source]:
+                waiting += reversed(self.matches[source].operands)
+        return [source for source, is_leaf in found.items() if is_leaf]
+
+    def is_read_by(self, node: fx.Node, wanted: Callable[[fx.Node], bool]) -> bool:
+        """Whether something for which ``wanted`` holds reads a node, or what passes through others
+        behind it unchanged.
+        """
+        waiting = [*node.users]
+        while waiting:
+            user = waiting.pop()
+            if wanted(user):
+                return True
+            if user in self.matches and self.matches[user].kind in PASSING:
+                waiting += user.users
+        return False
 
     @property
     def output(self) -> fx.Node:

@@ -157,10 +157,13 @@ def _layers(plan: Plan) -> dict[fx.Node, Layer]:
 
 def _before_output(plan: Plan) -> set[fx.Node]:
     """The layers whose accumulators are the scores."""
-    found, queue = set(), [plan.output]
+    found, seen, queue = set(), set[fx.Node](), [plan.output]
     through = (*PASSING, *AFFINE, Kind.ADD, Kind.AVG_POOL)
     while queue:
         node = queue.pop()
+        if node in seen:
+            continue
+        seen.add(node)
         match = plan.matches[node]
         if match.kind in LAYERS:
             found.add(node)

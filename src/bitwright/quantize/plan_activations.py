@@ -38,6 +38,7 @@ from bitwright.quantize.spec import Change, Layer, Resolved, Role, ScaleRule
 #: ``LAYER.input`` says otherwise.
 TABLE_BITS = 8
 _POSITIVE = Clip(0.0, math.inf)
+_SUMS = (Kind.ADD, Kind.CAT, Kind.AVG_POOL, Kind.COPY)  # of what is in front of them
 
 
 def decide_activations(plan: Plan, policy: Policy) -> None:
@@ -118,10 +119,8 @@ def _loses_scale(plan: Plan, node: fx.Node) -> bool:
 
 def _leads_beyond(plan: Plan, node: fx.Node) -> bool:
     """Whether anything but the output reads what passes through a node."""
-    kinds = {user: plan.matches[user].kind for user in node.users}
-    return any(
-        _leads_beyond(plan, user) if kind in PASSING else kind is not Kind.OUTPUT
-        for user, kind in kinds.items()
+    return plan.is_read_by(
+        node, lambda user: plan.matches[user].kind not in {*PASSING, Kind.OUTPUT}
     )
 
 
@@ -164,16 +163,25 @@ def _table_input(policy: Policy, reader: OpMatch, resolved: Resolved) -> tuple[L
 
 def never_negative(plan: Plan, node: fx.Node) -> bool:
     """Whether a tensor can only be zero or above."""
-    node = plan.source(node)
-    match, clip = plan.matches[node], plan.clips.get(node)
-    operand = plan.activations.get(node)
-    if operand is not None and operand.spec is not None:
-        return operand.spec.format.min_level >= 0 and not operand.spec.zero_point
-    if clip is not None:
-        return clip.low >= 0
-    if match.kind in (Kind.ADD, Kind.CAT, Kind.AVG_POOL, Kind.COPY):
-        return match.sign > 0 and all(never_negative(plan, part) for part in match.operands)
-    return False
+    waiting, seen = [plan.source(node)], set[fx.Node]()  # each once: there may be 2^n ways to one
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        match, clip = plan.matches[node], plan.clips.get(node)
+        operand = plan.activations.get(node)
+        if operand is not None and operand.spec is not None:
+            if operand.spec.format.min_level < 0 or operand.spec.zero_point:
+                return False
+        elif clip is not None:
+            if clip.low < 0:
+                return False
+        elif match.kind in _SUMS and match.sign > 0:
+            waiting += map(plan.source, match.operands)
+        else:
+            return False
+    return True
 
 
 def common_concats(plan: Plan, policy: Policy | None) -> set[fx.Node]:
@@ -206,14 +214,16 @@ def _flattens(match: OpMatch) -> bool:
 
 
 def _mark(plan: Plan, tensor: fx.Node, through: bool, found: set[fx.Node]) -> None:
-    source = plan.source(tensor)
-    match = plan.matches[source]
-    if match.kind is Kind.CAT:
-        found.add(source)
-        for part in match.operands:
-            _mark(plan, part, False, found)
-    elif match.kind is Kind.AVG_POOL and through and source not in plan.activations:
-        _mark(plan, match.operands[0], True, found)
+    waiting = [(tensor, through)]
+    while waiting:
+        tensor, through = waiting.pop()
+        source = plan.source(tensor)
+        match = plan.matches[source]
+        if match.kind is Kind.CAT:  # once: there may be 2^n ways to one
+            waiting += [(part, False) for part in match.operands if source not in found]
+            found.add(source)
+        elif match.kind is Kind.AVG_POOL and through and source not in plan.activations:
+            waiting.append((match.operands[0], True))
 
 
 def separate_inputs(plan: Plan) -> None:

@@ -105,11 +105,12 @@ struct Memory {
     if (writable) before_write(cycle);
     if (says.r_valid) return says;  // held until it is accepted
     credit = credit + rate < 2 ? credit + rate : 2;
+    if (credit < 1) return says;
     std::vector<uint64_t> ready;
     for (const auto& [id, bursts] : waiting) {
       if (!bursts.empty() && bursts.front().due <= cycle) ready.push_back(id);
     }
-    if (credit < 1 || ready.empty()) return says;
+    if (ready.empty()) return says;
     says.r_id = ready[mixed ? stall.random.next() % ready.size() : oldest(ready)];
     const auto& burst = waiting[says.r_id].front();
     says.r_error = bad(burst.at);

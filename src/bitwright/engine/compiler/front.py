@@ -428,20 +428,15 @@ class _Front:
         )
 
     def _read_by_nibbles(self, edge: str) -> bool:
-        readers = self.graph.consumers(edge)
-        return (
-            bool(readers)
-            and edge not in self.graph.outputs
-            and all(
-                self._read_by_nibbles(node.output)
-                if node.op == "flatten"
-                else node.op in ("conv", "dense")
-                and node.attrs.get("groups", 1) == 1
-                and -8 <= node.params["weight"].min()
-                and node.params["weight"].max() <= 7
-                for node in readers
-            )
-        )
+        waiting = [edge]
+        while waiting:
+            edge = waiting.pop()
+            readers = self.graph.consumers(edge)
+            waiting += [node.output for node in readers if node.op == "flatten"]
+            others = [node for node in readers if node.op != "flatten"]
+            if not readers or edge in self.graph.outputs or not all(map(_takes_nibbles, others)):
+                return False
+        return True
 
     def _counted(self, draft: Draft, posts: list[Post], node: Node, name: str) -> Value:
         """More than 15 thresholds: the product is made once for each 15, the counts are added."""
@@ -465,3 +460,13 @@ class _Front:
             Result.EIGHT, post.multiplier * step, post.offset + base, low=post.low, high=post.high
         )
         return self._layer(joined, scaled, name, kind)
+
+
+def _takes_nibbles(node: Node) -> bool:
+    """Whether a node is a product whose weights have four bits."""
+    return (
+        node.op in ("conv", "dense")
+        and node.attrs.get("groups", 1) == 1
+        and -8 <= node.params["weight"].min()
+        and node.params["weight"].max() <= 7
+    )

@@ -307,8 +307,12 @@ class _Planner:
 
     def _children(self, value: Value) -> list[Value]:
         """Values that are parts of a value, and their parts."""
-        own = self.parts.get(value, [])
-        return [v for child in own for v in (child, *self._children(child))]
+        found: list[Value] = []
+        waiting = [*self.parts.get(value, [])]
+        while waiting:
+            found.append(waiting.pop())
+            waiting += self.parts.get(found[-1], [])
+        return found
 
     def _pays(self, merged: Segment, value: Value) -> bool:
         """Whether rows that two strips both compute cost less than a part of the time that moving

@@ -4,13 +4,17 @@
 // the memory is the test bench's own (sim/memory.h): the same seed makes the same stalls. All of a
 // cycle is decided from the state at its beginning, then everything moves. See engine/timing.py.
 #include <deque>
+#include <new>
 
 #include "memory.h"
 
 namespace {
 
 enum Kind { CONF, EXEC, LOAD, STORE, HALT };
+constexpr int64_t LOOKS = 1 << 20;  // cycles between two questions whether to go on
 constexpr int BURST = 16, QUEUE = 16, LOAD_PLACES = 64, STORE_PLACES = 32, FETCH_PLACES = 32;
+
+using Stops = int (*)(int64_t);  // of the cycle: whether to end here
 
 // One row of the program: as engine/timing.py writes it.
 struct Instruction {
@@ -108,12 +112,14 @@ class Engine {
       : program(rows), count(rows_count), bytes(word_bytes), words(32 / word_bytes),
         memory(outside) {}
 
-  // Runs of the program one after the other. 0: all are over, 1: `limit` cycles were not enough.
-  int run(int64_t runs, int64_t pause, int64_t limit, int64_t* begin, int64_t* end,
+  // Runs of the program one after the other. 0: all are over, 1: `limit` cycles were not enough, 3:
+  // `stops` said so.
+  int run(int64_t runs, int64_t pause, int64_t limit, Stops stops, int64_t* begin, int64_t* end,
           int64_t* starts, int64_t* ends) {
     int64_t number = 0, waited = 0;
     bool running = false;
     for (cycle = 0; cycle < limit; ++cycle) {
+      if ((cycle + 1) % LOOKS == 0 && stops(cycle)) return 3;
       const bool start = !running && number < runs && waited++ >= pause;
       begins = begin + number * count;
       completes = end + number * count;
@@ -376,11 +382,11 @@ extern "C" {
 
 // `shape`: bytes of a word, cycles of a result, runs, pause, limit. `outside`: base, latency, jitter,
 // mixed, size in bytes, seed; `rates`: words a cycle, stop, go; `sdram`: the fields of SdramTimes, or
-// zeros for none. 0: done, 1: too many cycles, 2: the
-// memory was asked for something that it does not have.
+// zeros for none. `stops`: asked now and then. 0: done, 1: too many cycles, 2: the memory was asked
+// for something that it does not have, 3: stopped, 4: no room for the memory.
 int bw_engine_timing(const void* program, int64_t count, const int64_t* shape,
                      const int64_t* outside, const double* rates, const SdramTimes* sdram,
-                     int64_t* begin, int64_t* end, int64_t* starts, int64_t* ends) {
+                     Stops stops, int64_t* begin, int64_t* end, int64_t* starts, int64_t* ends) {
   Sdram chip(*sdram);
   Memory memory;
   if (sdram->refresh) memory.chip = &chip;
@@ -398,11 +404,13 @@ int bw_engine_timing(const void* program, int64_t count, const int64_t* shape,
     stall->go = rates[2];
   }
   memory.seed(static_cast<uint64_t>(outside[5]));
-  memory.grow();
-  Engine engine(static_cast<const Instruction*>(program), count, shape[0], memory);
-  engine.result = shape[1];
   try {
-    return engine.run(shape[2], shape[3], shape[4], begin, end, starts, ends);
+    memory.grow();
+    Engine engine(static_cast<const Instruction*>(program), count, shape[0], memory);
+    engine.result = shape[1];
+    return engine.run(shape[2], shape[3], shape[4], stops, begin, end, starts, ends);
+  } catch (const std::bad_alloc&) {
+    return 4;
   } catch (const std::exception&) {
     return 2;
   }

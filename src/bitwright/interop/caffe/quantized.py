@@ -181,8 +181,13 @@ class _Work:
 
     def _readers(self, name: str) -> list[Layer]:
         found = []
-        for reader in self.network.readers(name):
-            found += self._readers(reader.name) if _passes(reader) else [reader]
+        waiting = [*reversed(self.network.readers(name))]
+        while waiting:
+            reader = waiting.pop()
+            if _passes(reader):
+                waiting += reversed(self.network.readers(reader.name))
+            else:
+                found.append(reader)
         return found
 
     def _relu_behind(self, name: str) -> bool:

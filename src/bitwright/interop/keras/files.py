@@ -154,7 +154,10 @@ def _hdf5(path: Path, content: Path | bytes, config: Mapping[str, Any] | None) -
 def _named(file: Hdf5, root: str, where: str) -> list[KerasLayer]:
     """Keras 2 and the HDF5 files of Keras 3: every layer lists the names of its weights."""
     layers = []
-    for layer_name in file.list_of(root, "layer_names"):
+    names = file.list_of(root, "layer_names")
+    if len({*names}) != len(names):
+        raise DataError("lists a layer twice in layer_names", where=where)
+    for layer_name in names:
         place = f"{root.rstrip('/')}/{layer_name}"
         if place not in file.attributes:
             raise DataError(f"lists the layer {layer_name!r} and does not hold it", where=where)

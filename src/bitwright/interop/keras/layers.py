@@ -111,6 +111,7 @@ class _Builder(NetworkBuilder):
         self.file = file
         self.orders: dict[str, Size] = {}
         self.made: dict[str, str] = {}
+        self.known: dict[str, bool] = {}  # see `never_negative`
 
     def node(self, node: KerasNode) -> None:
         """Append what one Keras layer is."""
@@ -275,7 +276,7 @@ def _pool(builder: _Builder, node: KerasNode) -> str:
             op = ops.Pool(mode, kernel, stride, round_up=any(amounts))
         elif (top, left) == (bottom, right):
             op = ops.Pool(mode, kernel, stride, (top, left), count_padding=False)
-        elif mode == "max" and never_negative(builder.layers, front):
+        elif mode == "max" and never_negative(builder.layers, front, builder.known):
             front = builder.padded(node, front, amounts)
         else:
             raise ModelError(

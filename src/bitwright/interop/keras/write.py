@@ -134,6 +134,7 @@ class _Writer:
         self.network = network
         self.orders = flat_orders(network)
         self.layers = {layer.name: layer for layer in network.layers}
+        self.known: dict[str, bool] = {}  # see `never_negative`
         self.nodes: list[KerasNode] = []
         self._names: set[str] = set()
         self._counter = NameCounter()
@@ -274,7 +275,7 @@ class _Writer:
             raise ModelError("rounds the size up, Keras' pools round it down", where=where)
         if op.padding == (0, 0):
             return inputs
-        if op.mode == "max" and not never_negative(self.layers, layer.inputs[0]):
+        if op.mode == "max" and not never_negative(self.layers, layer.inputs[0], self.known):
             raise ModelError(
                 "pads a maximum of numbers below zero; Keras pads with zeros",
                 where=where,

@@ -13,6 +13,7 @@ import numpy as np
 from bitwright.base.errors import MismatchError, RecipeError, TargetError, ToolError
 from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write, read_text
+from bitwright.base.memory import is_chosen
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.records import EngineLayerRow, EngineWaitRow
 from bitwright.build.target import Target, load_target
@@ -21,10 +22,10 @@ from bitwright.engine.compiler import compile_graph
 from bitwright.engine.config import ENGINES, EngineConfig
 from bitwright.engine.cost import engine_resources, fitting_dsps
 from bitwright.engine.estimate import Timeline, by_layer, timeline, utilisation
-from bitwright.engine.footprint import check_running
+from bitwright.engine.footprint import MOST_CYCLES, check_running
 from bitwright.engine.image import EngineImage
 from bitwright.engine.profile import exact_timeline, waits
-from bitwright.engine.timing import simulate
+from bitwright.engine.timing import LIMIT, simulate
 from bitwright.host.engine_files import NETWORK_HEADER, network_header
 from bitwright.ir import Graph, IntArray, random_feeds
 from bitwright.pipeline.recipe_hardware import HardwareSection
@@ -138,7 +139,7 @@ def map_engine(
     atomic_write(folder / NETWORK_HEADER, network_header(image))
     dsps = fitting_dsps(config, load_target(wanted.target).capacity.dsp)
     emit_engine(config, folder / RTL, dsps=dsps)
-    result = describe_program(image, wanted).model_copy(
+    result = describe_program(image, wanted, progress, chosen=chosen).model_copy(
         update={
             "wanted_fps": wanted.target_fps,
             "digest": hashlib.sha256(data).hexdigest(),
@@ -158,21 +159,44 @@ def memory_of(config: EngineConfig) -> MemoryModel:
     return MemoryModel(beats_per_cycle=min(1.0, share))
 
 
-def timed(image: EngineImage) -> tuple[Timeline, bool]:
+def timed(
+    image: EngineImage, progress: Progress = no_progress, *, chosen: bool = True
+) -> tuple[Timeline, bool]:
     """When the units of a program work, and whether that is exact: the timing model of the RTL, or
     the compiler's estimate where there is no compiler for that model.
+
+    Args:
+        chosen: as of `map_engine`.
+
+    Raises:
+        ProgramError: it takes more cycles than are timed.
     """
     program, config = image.program, image.config
+    most = LIMIT if is_chosen(chosen) else MOST_CYCLES
+    size = image.words * config.word_bytes
     try:
-        found = simulate(program, config, memory_of(config), image.words * config.word_bytes)
+        found = simulate(program, config, memory_of(config), size, limit=most, progress=progress)
     except ToolError:
         return timeline(program, config), False
     return exact_timeline(program, config, found), True
 
 
-def describe_program(image: EngineImage, wanted: HardwareSection) -> EngineResult:
-    """Cycles of a program and resources of its engine by the models; nothing is compared."""
-    (found, exact), macs = timed(image), sum(image.macs.values())
+def describe_program(
+    image: EngineImage,
+    wanted: HardwareSection,
+    progress: Progress = no_progress,
+    *,
+    chosen: bool = True,
+) -> EngineResult:
+    """Cycles of a program and resources of its engine by the models; nothing is compared.
+
+    Args:
+        chosen: as of `map_engine`.
+
+    Raises:
+        ProgramError: it takes more cycles than are timed.
+    """
+    (found, exact), macs = timed(image, progress, chosen=chosen), sum(image.macs.values())
     return EngineResult(
         engine=image.config.name,
         digest="",

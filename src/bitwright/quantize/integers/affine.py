@@ -25,6 +25,7 @@ INPUT, SCORES, LABEL = "x", "scores", "label"
 Border = tuple[int, int, int, int]
 NO_BORDER: Border = (0, 0, 0, 0)
 _EXACT_BITS = 53
+_MOST_MOVED = 1 << 26  # entries of all matrices that put elements into another order: 512 MiB
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Context:
         builder: of the integer graph.
         values: what each node of the model is.
         constants: tensors of the model that are no layers'.
+        moved: entries of the matrices that `restored` has made.
     """
 
     model: fx.GraphModule
@@ -103,6 +105,7 @@ class Context:
     builder: GraphBuilder
     values: dict[fx.Node, AffineValue] = field(default_factory=dict)
     constants: dict[fx.Node, Tensor] = field(default_factory=dict)
+    moved: int = 0
 
     def type_of(self, value: AffineValue) -> TensorType:
         """The type of the edge of a value."""
@@ -144,10 +147,22 @@ class Context:
         return edge
 
     def restored(self, value: AffineValue, path: str) -> AffineValue:
-        """The same elements in torch's order: a product with a permutation matrix."""
+        """The same elements in torch's order: a product with a permutation matrix.
+
+        Raises:
+            ModelError: the matrices of this network would take too much.
+        """
         if value.order is None:
             return value
         count = len(value.order)
+        self.moved += count * count
+        if self.moved > _MOST_MOVED:
+            raise ModelError(
+                f"{count} elements have another order than torch's, and a matrix that restores it "
+                f"is too large: at most {_MOST_MOVED} entries are made for a network",
+                where=path,
+                hint="put a layer or a global pool in front of it, or no flatten at the end",
+            )
         matrix = np.zeros((count, count), np.int64)
         matrix[value.order, np.arange(count)] = 1
         image = len(self.type_of(value).shape) > 1
