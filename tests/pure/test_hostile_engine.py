@@ -23,8 +23,8 @@ from bitwright.engine.image import EngineImage
 from bitwright.engine.isa import Exec, Halt, Input, Instruction, Load, Loop, Output, Store
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType
-from bitwright.pipeline.steps import map_engine
 from bitwright.pipeline.recipe_hardware import HardwareSection
+from bitwright.pipeline.steps import map_engine
 from bitwright.pipeline.steps.map_engine import describe_program
 
 E256 = ENGINES["e256"]
