@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,15 +14,40 @@ from bitwright.build.pins import pin_file
 from bitwright.build.plls import choose_clock
 from bitwright.build.sdram import needs_memory
 from bitwright.build.target import load_board
-from bitwright.engine.config import ENGINES
-from bitwright.engine.cost import block_rams, dsp_blocks, fitting_dsps
+from bitwright.engine.config import ENGINES, EngineConfig
+from bitwright.engine.cost import BOARD, block_rams, dsp_blocks, engine_resources, fitting_dsps
 from bitwright.engine.sdram import ULX3S
+
+SIZES = json.loads(
+    (Path(__file__).parents[2] / "docs" / "results" / "engine_sizes.json").read_text()
+)
 
 
 def test_blocks_of_e256_are_those_of_its_synthesis() -> None:
     """`benchmarks/engine_area.py e256 --dsps 4`, Yosys 0.70: 136 MULT18X18D, 186 DP16KD."""
     assert dsp_blocks(ENGINES["e256"], 4) == 136
     assert block_rams(ENGINES["e256"]) == 186
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_model_says_what_synthesis_found(name: str) -> None:
+    """Rows of `benchmarks/engine_sizes.py`: LUTs and flip-flops within 5 %, blocks exactly."""
+    row = SIZES[name]
+    config = EngineConfig(**{k: v for k, v in row["config"].items() if k != "constants"})
+    found, measured = engine_resources(config, row["dsps"]), row["whole"]
+    assert (found.dsp, found.bram) == (measured["dsp"], measured["bram"])
+    assert found.lut == pytest.approx(measured["lut"], rel=0.05)
+    assert found.ff == pytest.approx(measured["ff"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "lut", "ff"), [("e256", 45_115, 36_018), ("e256-int8", 37_279, 35_114)]
+)
+def test_a_board_adds_the_same_to_every_engine(name: str, lut: int, ff: int) -> None:
+    """`benchmarks/engine_area.py NAME --dsps 4 --board ulx3s`, Yosys 0.70."""
+    whole = engine_resources(ENGINES[name], 4) + BOARD
+    assert whole.lut == pytest.approx(lut, rel=0.05) and whole.bram == 188
+    assert whole.ff == pytest.approx(ff, rel=0.05)
 
 
 def test_multipliers_go_to_post_lanes_first() -> None:

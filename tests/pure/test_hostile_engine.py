@@ -23,6 +23,7 @@ from bitwright.engine.image import EngineImage
 from bitwright.engine.isa import Exec, Halt, Input, Instruction, Load, Loop, Output, Store
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType
+from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps import map_engine
 from bitwright.pipeline.steps.map_engine import describe_program
 
@@ -194,12 +195,12 @@ def slow_memory() -> EngineImage:
 
 def test_cycles_are_counted_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     made = slow_memory()
-    whole = describe_program(made, 100.0, chosen=False)
+    whole = describe_program(made, HardwareSection(), chosen=False)
     assert whole.exact and whole.cycles > 1_000_000
     monkeypatch.setattr(map_engine, "MOST_CYCLES", whole.cycles - 1)
-    assert describe_program(made, 100.0).cycles == whole.cycles
+    assert describe_program(made, HardwareSection()).cycles == whole.cycles
     with pytest.raises(ProgramError, match=f"does not end within {whole.cycles - 1} cycles"):
-        describe_program(made, 100.0, chosen=False)
+        describe_program(made, HardwareSection(), chosen=False)
 
 
 def test_counting_cycles_can_be_interrupted() -> None:
@@ -207,4 +208,4 @@ def test_counting_cycles_can_be_interrupted() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        describe_program(slow_memory(), 100.0, pressed)
+        describe_program(slow_memory(), HardwareSection(), pressed)

@@ -87,7 +87,7 @@ def _read_program(path: Path) -> object:
     """Checked, timed and run, as the step `map` does it with its own."""
     image = load_image(path)
     check_program(image.program, image.config, image.words)
-    describe_program(image, 100.0, chosen=False)
+    describe_program(image, HardwareSection(), chosen=False)
     feeds = {r.edge: np.zeros((1, *r.kind.shape), np.int64) + r.kind.lo for r in image.inputs}
     return image.run(feeds)
 

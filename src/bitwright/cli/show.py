@@ -106,6 +106,9 @@ def program(output: Output, result: dict[str, Any]) -> None:
         f"{result['cycles']} cycles a frame, {100 * result['utilisation']:.1f} % of the array's "
         f"multiply-accumulates; {result['instructions']} instructions (model)"
     )
+    if result["resources"] is not None:
+        used = (f"{key.upper()} {found:,.0f}" for key, found in result["resources"].items())
+        output.say(f"the engine without its board: {', '.join(used)} (model)")
     rates(output, result["rates"])
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bitwright.base.errors import MismatchError, RecipeError, TargetError, ToolError
+from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write, read_text
 from bitwright.base.memory import is_chosen
 from bitwright.base.progress import Progress, no_progress
@@ -19,7 +20,7 @@ from bitwright.build.target import Target, load_target
 from bitwright.engine.checker import check_program
 from bitwright.engine.compiler import compile_graph
 from bitwright.engine.config import ENGINES, EngineConfig
-from bitwright.engine.cost import block_rams, fitting_dsps
+from bitwright.engine.cost import engine_resources, fitting_dsps
 from bitwright.engine.estimate import Timeline, by_layer, timeline, utilisation
 from bitwright.engine.footprint import MOST_CYCLES, check_running
 from bitwright.engine.image import EngineImage
@@ -43,7 +44,7 @@ def engine_config(wanted: HardwareSection) -> EngineConfig:
     Raises:
         RecipeError: there is none of that name.
         DataError: the file cannot be read.
-        TargetError: it is no configuration, or its memories do not fit the target.
+        TargetError: it is no configuration, or does not fit the target.
     """
     if Path(wanted.engine).suffix == ".json":
         config = EngineConfig.from_json(read_text(Path(wanted.engine), most=_MOST_BYTES))
@@ -55,22 +56,45 @@ def engine_config(wanted: HardwareSection) -> EngineConfig:
         )
     else:
         config = ENGINES[wanted.engine]
-    _require_memory(wanted.engine, config, load_target(wanted.target))
+    _require_fit(wanted.engine, config, load_target(wanted.target))
     return config
 
 
-def _require_memory(name: str, config: EngineConfig, target: Target) -> None:
-    """Before anything is trained or synthesised, where a family's block RAMs are counted."""
-    if target.family != "ecp5" or block_rams(config) <= target.capacity.bram:
+def _require_fit(name: str, config: EngineConfig, target: Target) -> None:
+    """Before anything is trained or synthesised, where a family's resources are known."""
+    lacking = _lacking(config, target)
+    if lacking is None:
         return
-    fits = [known for known, c in ENGINES.items() if block_rams(c) <= target.capacity.bram]
+    fits = [known for known, c in ENGINES.items() if _lacking(c, target) is None]
     raise TargetError(
-        f"the engine's memories take {block_rams(config)} block RAMs, {target.name} has "
-        f"{target.capacity.bram:g}",
+        lacking,
         where=f"hardware.engine: {Path(name).name}",
         hint=(f"engines that fit: {', '.join(fits)}; or take" if fits else "take")
-        + " a larger target (hardware.target=ecp5-85k), or a JSON file with smaller memories",
+        + " a larger target (hardware.target=ecp5-85k), or a JSON file with smaller sizes",
     )
+
+
+def _lacking(config: EngineConfig, target: Target) -> str | None:
+    """What an engine takes of a target that has less of it; None: nothing."""
+    taken = resources_of(config, target)
+    if taken is None:
+        return None
+    has = target.capacity
+    for what, need, there in (
+        ("the engine's memories take {:.0f} block RAMs", taken.bram, has.bram),
+        ("the engine's post lanes take {:.0f} multipliers", taken.dsp, has.dsp),
+        ("the engine takes about {:.0f} LUTs", taken.lut, has.lut),
+    ):
+        if need > there:
+            return f"{what.format(need)}, {target.name} has {there:g}"
+    return None
+
+
+def resources_of(config: EngineConfig, target: Target) -> Resources | None:
+    """What an engine takes of a target, by the model; None: it is not known of its family."""
+    if target.family != "ecp5":
+        return None
+    return engine_resources(config, fitting_dsps(config, target.capacity.dsp))
 
 
 def map_engine(
@@ -115,7 +139,7 @@ def map_engine(
     atomic_write(folder / NETWORK_HEADER, network_header(image))
     dsps = fitting_dsps(config, load_target(wanted.target).capacity.dsp)
     emit_engine(config, folder / RTL, dsps=dsps)
-    result = describe_program(image, wanted.clock_mhz, progress, chosen=chosen).model_copy(
+    result = describe_program(image, wanted, progress, chosen=chosen).model_copy(
         update={
             "wanted_fps": wanted.target_fps,
             "digest": hashlib.sha256(data).hexdigest(),
@@ -158,9 +182,13 @@ def timed(
 
 
 def describe_program(
-    image: EngineImage, clock_mhz: float, progress: Progress = no_progress, *, chosen: bool = True
+    image: EngineImage,
+    wanted: HardwareSection,
+    progress: Progress = no_progress,
+    *,
+    chosen: bool = True,
 ) -> EngineResult:
-    """Cycles of a program by the model, layer by layer; nothing is compared.
+    """Cycles of a program and resources of its engine by the models; nothing is compared.
 
     Args:
         chosen: as of `map_engine`.
@@ -172,7 +200,8 @@ def describe_program(
     return EngineResult(
         engine=image.config.name,
         digest="",
-        clock_mhz=clock_mhz,
+        clock_mhz=wanted.clock_mhz,
+        resources=resources_of(image.config, load_target(wanted.target)),
         instructions=len(image.program),
         memory_bytes=image.words * image.config.word_bytes,
         cycles=found.cycles,

@@ -229,7 +229,7 @@ def _dry_program(work: Workspace) -> EngineResult:
 
     config = engine_config(work.recipe.hardware)
     image = compile_graph(untrained_graph(work), config)
-    return describe_program(image, work.recipe.hardware.clock_mhz)
+    return describe_program(image, work.recipe.hardware)
 
 
 def untrained_graph(work: Workspace) -> Graph:

@@ -86,6 +86,8 @@ class EngineResult(Result):
         images, compared_values: on which the emulated program gave the integer graph's values.
         wanted_fps: images a second that were asked for.
         host: what is left to the host.
+        resources: of the engine without what its board adds, by the model; None: of its family
+            there is none.
     """
 
     engine: str
@@ -103,6 +105,7 @@ class EngineResult(Result):
     compared_values: int
     wanted_fps: float | None = None
     host: tuple[str, ...] = ()
+    resources: Resources | None = None
 
 
 class SimulateResult(Metered):
