@@ -179,7 +179,9 @@ def test_graphs_have_a_largest_number_of_outputs() -> None:
 def test_divisors_are_found_in_pairs() -> None:
     for number in range(1, 200):
         assert divisors(number) == tuple(d for d in range(1, number + 1) if number % d == 0)
-    assert len(divisors(1 << 26)) == 27  # took seconds, for each block
+    # Took 3 seconds for each block.
+    assert [len(divisors((1 << 26) // (1 << k))) for k in range(6)] == [*range(27, 21, -1)]
+    assert all(divisors((1 << 26) - k)[-1] == (1 << 26) - k for k in range(6))
 
 
 @pytest.mark.parametrize("way", ["alone", "first", "last"])
