@@ -351,11 +351,16 @@ def folded_maker(hardware: Graph, edge: str) -> Node | None:
 
 
 def folded_reader(hardware: Graph, edge: str) -> Node | None:
-    """The first folded block that takes the beats of an edge; None at an output of the graph."""
-    readers = hardware.consumers(edge)
-    while readers and readers[0].op in UNFOLDED:
-        readers = hardware.consumers(readers[0].outputs[0])
-    return readers[0] if readers else None
+    """The first folded block that takes the beats of an edge, by any branch of a fork; None where
+    all lead to outputs of the graph.
+    """
+    waiting = [edge]
+    while waiting:
+        for reader in hardware.consumers(waiting.pop()):
+            if reader.op not in UNFOLDED:
+                return reader
+            waiting += reversed(reader.outputs)
+    return None
 
 
 def _plain(node: Node, attr: str) -> int | str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bitwright.base.errors import TargetError
+from bitwright.base.errors import ModelError, TargetError
 from bitwright.base.figures import Resources
 from bitwright.hw.blocks import Block, Dwc, Fold, MatVec, Port, blocks_of
 from bitwright.hw.cost import block_resources, end_resources
@@ -286,5 +286,10 @@ def _lanes_of(hardware: Graph, edge: str) -> tuple[str, str]:
     while (producer := hardware.producer(edge)) is not None:
         edge = producer.inputs[0]
     reader = folded_reader(hardware, edge)
-    assert reader is not None  # a template has no dead ends
+    if reader is None:
+        raise ModelError(
+            "it becomes an output as it is: there is no block to build",
+            where=edge,
+            hint="leave out what only gives its input another shape",
+        )
     return reader.name, "lanes_in"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -75,7 +76,8 @@ class _Streams:
 
     def __init__(self, graph: Graph, builder: GraphBuilder) -> None:
         self.graph, self.builder = graph, builder
-        self._free: dict[str, list[str]] = {}
+        self._free: dict[str, deque[str]] = {}
+        self._reads = Counter(edge for node in graph for edge in node.inputs)
         self._taken = {*graph.types, *(node.name for node in graph)}
         self._counter = NameCounter()
         self.outputs: dict[str, str] = {}
@@ -91,8 +93,7 @@ class _Streams:
         outputs.
         """
         is_output = edge in self.graph.outputs
-        reads = sum(node.inputs.count(edge) for node in self.graph.consumers(edge))
-        readers = reads + is_output
+        readers = self._reads[edge] + is_output
         is_input = edge in self.graph.inputs
         stream = make(edge if readers < 2 or is_input else self.fresh(f"{edge}_all"))
         if readers == 0:
@@ -112,7 +113,7 @@ class _Streams:
         streams.append(stream)
         if is_output:
             self.outputs[edge] = streams.pop(0)
-        self._free[edge] = streams
+        self._free[edge] = deque(streams)
 
     def define_input(self, edge: str) -> None:
         """As `define`, for an input of the graph."""
@@ -123,7 +124,7 @@ class _Streams:
         """The streams that a node of the integer graph reads, one for each input; an edge that it
         reads twice comes in two streams.
         """
-        return [self._free[edge].pop(0) for edge in node.inputs]
+        return [self._free[edge].popleft() for edge in node.inputs]
 
     def emit(
         self,

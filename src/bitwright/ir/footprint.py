@@ -20,6 +20,9 @@ _BYTES = 8
 _OWN = f"; for a file of your own: {LARGE}=1"
 #: A result, and one array of its size that is made on the way to it.
 _COPIES = 2
+#: A table, and what is made of it on the way to that of a step.
+_TABLES = 3
+_BYTE = 256
 #: Operations on elements for one frame of a graph that only a file asks for, about a nanosecond
 #: each: VGG-16 on images of 224 x 224 has 15 thousand million products.
 MOST_WORK = 20_000_000_000
@@ -47,9 +50,11 @@ def held_bytes(graph: Graph, *, edges: bool = False) -> int:
 
 
 def _besides(graph: Graph, node: Node) -> int:
-    """Numbers that a window makes before it slides: its padded image, some rows of its patches."""
+    """Numbers that a window makes before it slides: its padded image, some rows of its patches;
+    and those of tables that are spread to all channels.
+    """
     if node.op not in ("conv", "max_pool", "sum_pool"):
-        return 0
+        return _spread(graph.types[node.inputs[0]], node)
     source, result = graph.types[node.inputs[0]], graph.types[node.output]
     found, padding = 0, node.ints("padding")
     if any(padding):
@@ -59,6 +64,18 @@ def _besides(graph: Graph, node: Node) -> int:
         row = result.shape[1] * prod(weight.shape[1:])
         found += min(max(row, STRIP // _BYTES), row * result.shape[0])
     return found
+
+
+def _spread(source: TensorType, node: Node) -> int:
+    """Numbers that are made of thresholds and tables, which may have one row for all channels: the
+    executor and the analysis of ranges look at every channel's. A requantization of bytes becomes a
+    table.
+    """
+    columns = [value.shape[1] for value in node.params.values() if value.ndim == 2]
+    if "multiplier" in node.params and source.hi - source.lo < _BYTE:
+        columns.append(source.hi - source.lo + 1)
+    known = node.op not in ("conv", "dense")
+    return _TABLES * source.channels * max(columns) if known and columns else 0
 
 
 def padded_size(source: TensorType, padding: tuple[int, ...]) -> int:

@@ -12,7 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -28,6 +28,9 @@ from bitwright.ir.types import TensorType
 #: What nodes and edges are called: files are written (C, SystemVerilog, ONNX) in which they stand.
 _NAME = re.compile(r"[\w.]+")
 _GRAPH_NAME = re.compile(r"[\w.-]+")
+#: Inputs and outputs: each is a stream, a port, an array of its own, and looked up by its name.
+MAX_PORTS = 1024
+_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -64,10 +67,12 @@ class Graph:
         Raises:
             GraphError: there is none.
         """
-        for node in self.nodes:
-            if node.name == name:
-                return node
-        raise GraphError(f"no node named {name!r}; the graph has {[n.name for n in self.nodes]}")
+        found = self._named.get(name)
+        if found is None:
+            names = [node.name for node in self.nodes[:_SHOWN]]
+            more = ", .." if len(self.nodes) > _SHOWN else ""
+            raise GraphError(f"no node named {name!r}; the graph has {', '.join(names)}{more}")
+        return found
 
     def producer(self, edge: str) -> Node | None:
         """The node that makes an edge, or None for a graph input."""
@@ -76,6 +81,10 @@ class Graph:
     def consumers(self, edge: str) -> tuple[Node, ...]:
         """The nodes that read an edge, in order."""
         return self._consumers.get(edge, ())
+
+    @cached_property
+    def _named(self) -> dict[str, Node]:
+        return {node.name: node for node in self.nodes}
 
     @cached_property
     def _consumers(self) -> dict[str, tuple[Node, ...]]:
@@ -137,8 +146,8 @@ def verify(graph: Graph) -> None:
                 raise GraphError(f"edge {edge!r} is defined twice", where=node.name)
             if graph.types.get(edge) != edge_type:
                 raise GraphError(
-                    f"edge {edge!r} says {graph.types.get(edge)}, the rule of {node.op} gives "
-                    f"{edge_type}",
+                    f"edge {edge!r} says {_short(graph.types.get(edge))}, the rule of {node.op} "
+                    f"gives {_short(edge_type)}",
                     where=node.name,
                 )
             known[edge] = edge_type
@@ -150,7 +159,18 @@ def verify(graph: Graph) -> None:
         raise GraphError(f"types are given for edges that do not exist: {stray}", where=graph.name)
 
 
+def _short(kind: TensorType | None) -> str:
+    """A type as messages say it: of millions of scales the first is enough."""
+    if kind is None or len(kind.scale) <= _SHOWN:
+        return str(kind)
+    return f"{replace(kind, scale=kind.scale[:1])} (the first of {len(kind.scale)} scales)"
+
+
 def _check_names(graph: Graph) -> None:
+    for what, edges in (("inputs", graph.inputs), ("outputs", graph.outputs)):
+        if len(edges) > MAX_PORTS:
+            said = f"{len(edges)} {what}; at most {MAX_PORTS} are supported"
+            raise GraphError(said, where=graph.name)
     if not _GRAPH_NAME.fullmatch(graph.name):
         raise GraphError(
             f"{graph.name!r} is no name of a graph: letters, digits, '_', '.' and '-' are expected"

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bitwright.base.errors import GraphError
 from bitwright.ir.node import IntArray
 
 _INT64_SAFE = float(1 << 62)
+_STRIP = 1 << 22  # weights that are looked at at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,15 +81,31 @@ def dot_interval(
 
     Returns:
         Arrays of int64; of Python's integers (dtype object) where sums reach 2^62.
+
+    Raises:
+        GraphError: they reach 2^62 in a row of more than 4 million weights.
     """
     low, high = np.asarray(lo), np.asarray(hi)
     rows, per_column = weight.shape[0], max(low.ndim, high.ndim)
     own = per_column == weight.ndim
+    strip = max(1, _STRIP // max(1, prod(weight.shape[1:])))
+    if rows > strip and not own:  # the temporary arrays of a large layer are many times its size
+        return _stacked(
+            [
+                dot_interval(
+                    weight[at : at + strip], lo, hi, None if bias is None else bias[at : at + strip]
+                )
+                for at in range(0, rows, strip)
+            ]
+        )
     columns = weight.shape[weight.ndim - per_column :]
     flat = (rows, -1) if own else (-1,)
     low, high = (np.broadcast_to(end, columns).reshape(flat) for end in (low, high))
     shift = np.zeros(rows, np.int64) if bias is None else bias
     exact = np.int64 if _bound(weight, low, high, shift) < _INT64_SAFE else object
+    if exact is object and weight.size > _STRIP:
+        said = f"sums of {weight.size // rows} products may need more than 62 bits"
+        raise GraphError(said, hint="use fewer bits or a smaller layer")
     low, high, shift = low.astype(exact), high.astype(exact), shift.astype(exact)
     same_input = tuple(range(1, weight.ndim - per_column))
     positive, negative = (
@@ -105,6 +125,17 @@ def dot_interval(
             total(below, above) + np.minimum(shift, 0), total(above, below) + np.maximum(shift, 0)
         ),
     )
+
+
+def _stacked(parts: Sequence[DotInterval]) -> DotInterval:
+    final, partial = (
+        ChannelRange(
+            np.concatenate([getattr(part, name).lo for part in parts]),
+            np.concatenate([getattr(part, name).hi for part in parts]),
+        )
+        for name in ("final", "partial")
+    )
+    return DotInterval(final, partial)
 
 
 def _bound(weight: IntArray, low: IntArray, high: IntArray, shift: IntArray) -> float:

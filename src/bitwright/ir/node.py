@@ -20,14 +20,23 @@ IntArray = NDArray[np.int64]
 T = TypeVar("T")
 
 
+_PIECE = 1 << 20
+
+
 def array_digest(array: IntArray) -> str:
     """Content hash of a parameter: shape and values."""
     digest = hashlib.sha256(repr(array.shape).encode())
-    digest.update(np.ascontiguousarray(array).astype("<i8").tobytes())
+    flat = np.ascontiguousarray(array).reshape(-1)
+    for start in range(0, flat.size, _PIECE):  # in int64 the whole is up to 8 times as large
+        digest.update(flat[start : start + _PIECE].astype("<i8").tobytes())
     return digest.hexdigest()[:16]
 
 
-def _frozen(array: IntArray) -> IntArray:
+def frozen(array: IntArray) -> IntArray:
+    """A read-only copy; what is one already is shared, however many nodes have it."""
+    whole = isinstance(array, np.ndarray) and array.dtype == np.int64 and array.flags.owndata
+    if whole and not array.flags.writeable:
+        return array
     copy = np.array(array, dtype=np.int64)
     copy.setflags(write=False)
     return copy
@@ -56,8 +65,8 @@ class Node:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "attrs", MappingProxyType(dict(self.attrs)))
-        frozen = {name: _frozen(value) for name, value in self.params.items()}
-        object.__setattr__(self, "params", MappingProxyType(frozen))
+        params = {name: frozen(value) for name, value in self.params.items()}
+        object.__setattr__(self, "params", MappingProxyType(params))
 
     @property
     def output(self) -> str:

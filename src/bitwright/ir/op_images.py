@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from math import prod
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from bitwright.ir import kernels
 from bitwright.ir.node import Node
 from bitwright.ir.op_common import Arrays, Types, check_padding, image_shape, need, window_shape
-from bitwright.ir.types import TensorType
+from bitwright.ir.types import TensorType, check_frame_shape
 
 
 def infer_max_pool(node: Node, types: Types) -> Types:
@@ -100,12 +101,13 @@ def run_add(node: Node, types: Types, arrays: Arrays) -> Arrays:
 def infer_concat(node: Node, types: Types) -> Types:
     spaces = {t.shape[:-1] for t in types}
     need(len(spaces) == 1, f"the parts differ in more than channels: {[t.shape for t in types]}")
-    formats = {t.format for t in types}
-    scales = {t.scale for t in types}
-    same = len(scales) == 1 and len(types[0].scale) <= 1
-    need(same or all(t.scale for t in types), "a part without a scale cannot be joined to others")
-    scale = types[0].scale if same else sum((_scale_each(t) for t in types), ())
     shape = (*types[0].shape[:-1], sum(t.channels for t in types))
+    check_frame_shape(shape)  # before there are as many scales
+    formats = {t.format for t in types}
+    first = types[0].scale
+    same = len(first) <= 1 and all(t.scale == first for t in types)
+    need(same or all(t.scale for t in types), "a part without a scale cannot be joined to others")
+    scale = first if same else tuple(chain.from_iterable(map(_scale_each, types)))
     out_format = next(iter(formats)) if len(formats) == 1 else None
     return (
         TensorType(shape, out_format, scale, min(t.lo for t in types), max(t.hi for t in types)),

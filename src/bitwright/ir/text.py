@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +25,11 @@ from bitwright.base.archives import check_members, opened_zip, read_member, unpa
 from bitwright.base.arrays import read_npy
 from bitwright.base.errors import DataError, GraphError
 from bitwright.base.files import atomic_write, parse_json_start
+from bitwright.base.memory import MOST_OF_A_FILE
 from bitwright.ir.dialect import Dialect
 from bitwright.ir.footprint import check_frame
 from bitwright.ir.graph import Graph, print_graph, verify
-from bitwright.ir.node import Attr, IntArray, Node, array_digest
+from bitwright.ir.node import Attr, IntArray, Node, array_digest, frozen
 from bitwright.ir.types import MAX_NODES, TensorType, parse_type
 
 _HEAD = re.compile(r"(?P<outputs>[\w., ]+) = (?P<name>[\w.]+):(?P<op>\w+)\((?P<inputs>[^)]*)\)")
@@ -37,6 +38,9 @@ _MOST_TEXT = 64 << 20
 _MOST_LISTS = 2_000_000
 #: Signs of a line: a type with one scale for each of 100 000 channels has 3 million.
 _MOST_LINE = 4 << 20
+#: Numbers of parameters that all nodes read together, where they share them.
+_MOST_NUMBERS = 1 << 26
+_EXPANSION = 100
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -78,9 +82,42 @@ def parse_graph(
             node, node_types = _parse_node(line, number, params)
             nodes.append(node)
             types.update(zip(node.outputs, node_types, strict=True))
+    _check_readers(nodes, params, head[1])
     graph = Graph(head[1], dialects[head[2]], tuple(inputs), outputs, tuple(nodes), types)
     verify(graph)
     return graph
+
+
+def _read_params(archive: zipfile.ZipFile, path: Path) -> dict[str, IntArray]:
+    """The arrays of a graph file, in 64 bits, by the names of its members.
+
+    Raises:
+        DataError: they take too much memory: a number of the file may have one byte.
+    """
+    params: dict[str, IntArray] = {}
+    room = max(MOST_OF_A_FILE, _EXPANSION * path.stat().st_size)
+    for name in archive.namelist():
+        if name.endswith(".npy"):
+            found = read_npy(read_member(archive, name, str(path)), f"{path}:{name}")
+            room -= 8 * found.size
+            if room < 0:
+                raise DataError("its parameters take too much memory", where=str(path))
+            params[name[:-4]] = frozen(found)
+    return params
+
+
+def _check_readers(nodes: Sequence[Node], params: Mapping[str, IntArray], where: str) -> None:
+    """Refuse many nodes with the same large parameters: each looks at all of them, many times.
+
+    Raises:
+        GraphError: there are more than a network has that shares what it likes.
+    """
+    read = sum(value.size for node in nodes for value in node.params.values())
+    most = max(_MOST_NUMBERS, 4 * sum(value.size for value in params.values()))
+    if read > most:
+        raise GraphError(
+            f"its nodes read {read} numbers of parameters; at most {most} are read", where=where
+        )
 
 
 def _parse_node(
@@ -175,11 +212,7 @@ def load_graph(path: Path, dialects: Mapping[str, Dialect], *, chosen: bool = Fa
         check_members(archive, where)
         with unpacking("graph file", where, "make it again"):
             text = read_member(archive, "graph.txt", where, _MOST_TEXT).decode()
-            params = {
-                name[:-4]: read_npy(read_member(archive, name, where), f"{where}:{name}")
-                for name in archive.namelist()
-                if name.endswith(".npy")
-            }
+            params = _read_params(archive, path)
     for digest, value in params.items():
         if array_digest(value) != digest:
             raise DataError(f"parameter {digest} does not have that hash", where=str(path))

@@ -29,6 +29,17 @@ def bits_for_interval(lo: int, hi: int) -> int:
     return max(1, hi.bit_length())
 
 
+def check_frame_shape(shape: tuple[int, ...]) -> None:
+    """Raises GraphError unless there are elements, and at most `MAX_FRAME`."""
+    if not shape or any(d < 1 for d in shape):
+        raise GraphError(f"a tensor needs positive dimensions, got shape {shape}")
+    if prod(shape) > MAX_FRAME:
+        raise GraphError(
+            f"a frame of shape {shape}; at most {MAX_FRAME} elements are supported",
+            hint="use smaller images or fewer channels",
+        )
+
+
 @dataclass(frozen=True)
 class TensorType:
     """Shape, format, scale and exact interval of one tensor of a graph.
@@ -49,13 +60,7 @@ class TensorType:
     hi: int
 
     def __post_init__(self) -> None:
-        if not self.shape or any(d < 1 for d in self.shape):
-            raise GraphError(f"a tensor needs positive dimensions, got shape {self.shape}")
-        if self.size > MAX_FRAME:
-            raise GraphError(
-                f"a frame of shape {self.shape}; at most {MAX_FRAME} elements are supported",
-                hint="use smaller images or fewer channels",
-            )
+        check_frame_shape(self.shape)
         if self.lo > self.hi:
             raise GraphError(f"empty interval [{self.lo}, {self.hi}]")
         if max(abs(self.lo), abs(self.hi)) >= _INT63:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -50,19 +50,19 @@ def without_edges(graph: Graph, removed: Mapping[str, str], changed: Mapping[str
     if not removed and not changed:
         return graph
 
-    def resolve(edge: str) -> str:
-        while edge in removed:
-            edge = removed[edge]
-        return edge
-
+    ends = _ends(removed)
     kept = [changed.get(n.name, n) for n in graph if removed.keys().isdisjoint(n.outputs)]
     return rebuild_fitted(
-        graph, tuple(replace(n, inputs=tuple(map(resolve, n.inputs))) for n in kept)
+        graph, tuple(replace(n, inputs=tuple(ends.get(e, e) for e in n.inputs)) for n in kept)
     )
 
 
-def free_edge(taken: Container[str], name: str) -> str:
-    """A name that no edge has."""
-    while name in taken:
-        name += "_"
-    return name
+def _ends(removed: Mapping[str, str]) -> dict[str, str]:
+    """For each removed edge the one that is there; each way is followed once."""
+    ends: dict[str, str] = {}
+    for edge in removed:
+        way = [edge]
+        while (following := removed[way[-1]]) in removed and following not in ends:
+            way.append(following)
+        ends |= dict.fromkeys(way, ends.get(following, following))
+    return ends

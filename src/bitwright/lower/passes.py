@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from bitwright.base.names import NameCounter
 from bitwright.formats import Format, IntegerFormat, parse_format
 from bitwright.ir import (
     ChannelRange,
@@ -26,7 +27,6 @@ from bitwright.ir import (
     pipeline,
 )
 from bitwright.lower.pass_tools import (
-    free_edge,
     rebuild_fitted,
     sole_consumer,
     with_nodes,
@@ -173,15 +173,11 @@ def _composed(first: Node, second: Node, channels: int, reach: int) -> Node:
     flips = _flip(second, channels)
     base, step, count = first.integer("base"), first.integer("step"), inner.shape[1]
     always, never = -reach, reach + 1
-    thresholds = np.empty_like(outer)
-    for channel in range(channels):
-        padded = np.concatenate(([always], inner[channel], [never]))
-        if flips[channel]:
-            index = (-outer[channel] - base) // step + 1
-            thresholds[channel] = 1 - padded[np.clip(index, 0, count + 1)]
-        else:
-            index = -((base - outer[channel]) // step)
-            thresholds[channel] = padded[np.clip(index, 0, count + 1)]
+    padded = np.pad(inner, ((0, 0), (1, 1)), constant_values=((0, 0), (always, never)))
+    flipped = flips[:, np.newaxis] == 1
+    index = np.where(flipped, (-outer - base) // step + 1, -((base - outer) // step))
+    found = np.take_along_axis(padded, np.clip(index, 0, count + 1), axis=1)
+    thresholds = np.where(flipped, 1 - found, found)
     flip = _flip(first, channels) ^ flips
     return replace(
         second,
@@ -223,7 +219,7 @@ def sink_pool(graph: Graph) -> Graph:
     makers = {edge: place for place, node in enumerate(nodes) for edge in node.outputs}
     readers = Counter(edge for node in nodes for edge in node.inputs)
     readers.update(graph.outputs)
-    moved = False
+    names, moved = NameCounter(), False
     for start in range(len(nodes)):
         at = start
         while nodes[at].op == "threshold" and nodes[at].inputs[0] in makers:
@@ -231,9 +227,9 @@ def sink_pool(graph: Graph) -> Graph:
             pool = nodes[before]
             if pool.op not in ("max_pool", "upsample") or readers[pool.output] > 1:
                 break
-            if pool.op == "max_pool" and not _narrows(types, pool, node):
+            if not (_narrows if pool.op == "max_pool" else _grows)(types, pool, node):
                 break
-            between = free_edge(types, f"{node.output}_full")
+            between = names.free(f"{nodes[start].output}_full", types)
             early = replace(node, inputs=pool.inputs, outputs=(between,))
             late = replace(pool, inputs=(between,), outputs=node.outputs)
             nodes[before], nodes[at] = early, late
@@ -248,6 +244,11 @@ def sink_pool(graph: Graph) -> Graph:
 
 def _narrows(types: Mapping[str, TensorType], pool: Node, node: Node) -> bool:
     return not _flips(node) and types[node.output].wire_bits < types[pool.output].wire_bits
+
+
+def _grows(types: Mapping[str, TensorType], pool: Node, node: Node) -> bool:
+    """An upsampling by 1 does nothing: thousands of them would be passed, one by one."""
+    return types[pool.output].size > types[pool.inputs[0]].size
 
 
 def _is_identity(graph: Graph, node: Node, seen: ChannelRange) -> bool:

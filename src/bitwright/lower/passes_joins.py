@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain
 
 from bitwright.ir import Graph, Node
 from bitwright.lower.pass_tools import rebuild_fitted, sole_consumer, without_edges
@@ -44,12 +44,26 @@ def flatten_concats(graph: Graph) -> Graph:
     parts: dict[str, tuple[str, ...]] = {}  # of those that are part of another
     kept: list[Node] = []
     for node in graph:
-        if node.op == "concat" and any(edge in parts for edge in node.inputs):
-            inner = (parts.get(edge, (edge,)) for edge in node.inputs)
-            node = replace(node, inputs=tuple(chain.from_iterable(inner)))  # noqa: PLW2901
         outer = sole_consumer(graph, node.output) if node.op == "concat" else None
         if outer is None or outer.op != "concat" or outer.inputs.count(node.output) > 1:
             kept.append(node)
         else:
             parts[node.output] = node.inputs
-    return rebuild_fitted(graph, tuple(kept)) if parts else graph
+    if not parts:
+        return graph
+    return rebuild_fitted(graph, tuple(_whole(node, parts) for node in kept))
+
+
+def _whole(node: Node, parts: Mapping[str, tuple[str, ...]]) -> Node:
+    """A node with the inputs of what became part of it, of its parts, and so on."""
+    if parts.keys().isdisjoint(node.inputs):
+        return node
+    inputs: list[str] = []
+    left = [*reversed(node.inputs)]
+    while left:
+        edge = left.pop()
+        if edge in parts:
+            left += reversed(parts[edge])
+        else:
+            inputs.append(edge)
+    return replace(node, inputs=tuple(inputs))

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import isqrt
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -289,7 +290,8 @@ class TableBlock(ChannelBlock):
 
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors, ascending."""
-    return tuple(d for d in range(1, number + 1) if number % d == 0)
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return tuple(sorted({*small, *(number // d for d in small)}))
 
 
 def all_foldings(lanes_in: str, lanes_out: str, **choices: Sequence[int | str]) -> tuple[Fold, ...]:
