@@ -163,6 +163,20 @@ def window(
     return block(levels(shape, kind), "window", {**attrs, "simd": simd, "ram_style": style})
 
 
+def parallel(
+    shape: tuple[int, int, int], kernel: tuple[int, int], kind: str, stride: int = 1,
+    style: str = "distributed", dilation: int = 1,
+) -> Sample:  # fmt: skip
+    attrs = {
+        "kernel": kernel,
+        "stride": (stride, stride),
+        "dilation": (dilation, dilation),
+        "pixels": shape[0] * shape[1],
+        "parallel_window": 1,
+    }
+    return block(levels(shape, kind), "window", {**attrs, "simd": shape[2], "ram_style": style})
+
+
 def fifo(width: int, depth: int, style: str = "distributed") -> Sample:
     attrs = {"depth": depth, "lanes": width, "ram_style": style}
     return block(levels((width * 4,), "uint1"), "fifo", attrs)
@@ -251,7 +265,10 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         add(("uint4", "uint4"), (1, 1), 1), add(("uint4", "uint4"), (3, 2), 4),
         add(("uint4", "uint4"), (7, 5), 8), add(("int8", "int8"), (1, 1), 4),
         add(("int8", "uint4"), (11, -6), 2), add(("uint2", "uint4"), (13, 4), 16),
-        add(("uint4", "uint4"), (23, 21), 4),
+        add(("uint4", "uint4"), (23, 21), 4), add(("uint8", "uint8"), (3, 1), 4),
+        add(("int4", "int4"), (1, 1), 16), add(("uint4", "int8"), (-3, 5), 2),
+        add(("uint4", "uint4"), (45, 51), 8), add(("uint2", "uint2"), (1, 1), 4),
+        add(("int8", "int8"), (9, -7), 8),
     ),
     "concat": (
         concat((8, 8), ("uint4", "uint4"), 4), concat((16, 8), ("int4", "uint4"), 8),
@@ -321,6 +338,16 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         window((20, 20, 1), 3, 1, "uint8"), window((14, 14, 16), 2, 8, "uint4", 2),
         window((26, 26, 16), 3, 4, "uint4"),
     ),
+    "window_parallel": (
+        parallel((10, 10, 1), (3, 3), "uint4"), parallel((30, 30, 1), (3, 3), "uint8"),
+        parallel((30, 30, 3), (3, 3), "uint8", 1, "block"), parallel((10, 10, 8), (3, 3), "uint4"),
+        parallel((32, 32, 1), (5, 5), "uint4"), parallel((20, 20, 4), (2, 2), "uint4", 2),
+        parallel((34, 34, 8), (3, 3), "uint2", 2), parallel((18, 18, 16), (3, 3), "uint4"),
+        parallel((1, 64, 8), (1, 9), "uint4"), parallel((64, 1, 4), (7, 1), "uint4"),
+        parallel((16, 16, 8), (1, 1), "int8", 2), parallel((14, 14, 32), (3, 3), "bipolar"),
+        parallel((20, 28, 2), (3, 3), "uint4", 1, "distributed", 2),
+        parallel((56, 56, 3), (7, 7), "uint4", 2, "block"),
+    ),
     "pad": tuple(
         block(
             levels(shape, kind),
@@ -350,12 +377,13 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         block(wide((classes,), bits), "top_k", {"pe": pe, "k": k})
         for classes, bits, pe, k in (
             (10, 13, 1, 1), (10, 16, 2, 1), (10, 10, 5, 1), (100, 20, 1, 1), (16, 12, 8, 1),
-            (10, 13, 1, 3), (100, 16, 1, 5),
+            (10, 13, 1, 3), (100, 16, 1, 5), (100, 12, 4, 1), (10, 16, 1, 2), (64, 20, 16, 1),
+            (1000, 14, 1, 1), (20, 18, 4, 1),
         )
     ),
     "dwc": (
         dwc(4, 1, 3), dwc(4, 2, 4), dwc(4, 4, 1), dwc(8, 1, 16), dwc(8, 16, 1), dwc(1, 32, 8),
-        dwc(12, 4, 1), dwc(6, 3, 6),
+        dwc(12, 4, 1), dwc(6, 3, 6), dwc(4, 8, 2), dwc(2, 16, 32), dwc(16, 4, 16), dwc(8, 24, 3),
     ),
     "fifo": (
         fifo(4, 16), fifo(16, 16), fifo(16, 48), fifo(32, 32), fifo(8, 128),

@@ -110,7 +110,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         f"{sum(r['netlist'] == r['nextpnr'] for r in rows)} of {len(rows)}.",
         "",
         *commands(rows),
-        f"On {rows[-1]['cpu']}, {', '.join(rows[-1]['tools'])}, "
+        f"On {', '.join(sorted({row['cpu'] for row in rows}))}, {', '.join(rows[-1]['tools'])}, "
         + ", ".join(f"{name} {version}" for name, version in versions().items())
         + ".",
     ]

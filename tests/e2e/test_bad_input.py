@@ -76,7 +76,8 @@ def refused(
     """The call ends with this code and one message that says these words."""
     capsys.readouterr()
     assert entry.run([str(argument) for argument in arguments]) == code
-    text = capsys.readouterr().err
+    _, error, told = capsys.readouterr().err.partition("error: ")  # slow work shows its progress
+    text = error + told
     assert text.startswith("error: ") and "Traceback" not in text
     for words in said:
         assert words in text, text

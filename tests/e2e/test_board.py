@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +22,7 @@ from bitwright.cli.entry import run as cli
 from bitwright.data import load_dataset
 from bitwright.data.preprocessing import HostInput
 from bitwright.data.spec import DatasetSpec
+from bitwright.host import Link, SerialLine, read_description
 from bitwright.host.images import image_files, read_image, to_levels
 from bitwright.pipeline.board import run_on_board
 from bitwright.pipeline.board_subject import find_subject
@@ -43,6 +47,47 @@ def test_a_run_on_a_bad_line_equals_its_graph(built: Path) -> None:
     assert result.labels is not None and len(result.labels) == len(result.names) == 40
     assert (result.outputs["scores"] < 0).any()
     assert 0 < result.line_rate < result.core_rate
+
+
+@pytest.mark.usefixtures("_board")
+def test_a_board_that_hosts_of_ones_own_talk_to(built: Path, tmp_path: Path) -> None:
+    """`board serve`: the C host that it writes and a session in Python give the graph's scores."""
+    argv = [sys.executable, "-m", "bitwright", "board", "serve", str(built), "--json"]
+    argv += ["--host", str(tmp_path / "host")]
+    pixels = np.random.default_rng(6).integers(0, 256, (8, 8), dtype=np.uint8)
+    (tmp_path / "image.pgm").write_bytes(b"P5\n8 8\n255\n" + pixels.tobytes())
+    board = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    try:
+        assert board.stdout is not None
+        said = json.loads("".join(iter(board.stdout.readline, "}\n")) + "}")
+        description = read_description(tmp_path / "host" / "board.json")
+        assert description.digest == said["digest"] and description.preprocessing is not None
+        levels = to_levels(pixels[None, :, :, None], description.preprocessing)
+        with Link.open(SerialLine.open(said["port"], description.baud), description) as link:
+            answers = [a.payload for a in link.run(description.input.pack(levels))]
+        scores = description.unpack(answers)["scores"][0].tolist()
+        program = [*_compiler(), "-std=c99", "bitwright_board.c", "bitwright_main.c", "-o", "host"]
+        subprocess.run(program, cwd=tmp_path / "host", check=True, timeout=60)
+        done = subprocess.run(
+            [tmp_path / "host" / "host", said["port"], tmp_path / "image.pgm"],
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        board.send_signal(signal.SIGINT)
+        assert board.wait(60) == 0
+    finally:
+        board.kill()
+        board.communicate()
+    expected = find_subject(built).graph.run({"x": levels})["scores"]
+    assert scores == np.ravel(expected).tolist()
+    assert [int(word) for word in done.stdout.split()[: len(scores)]] == scores
+
+
+def _compiler() -> tuple[str, ...]:
+    tool = find("cc")
+    if tool is None:
+        pytest.skip("no C compiler works here")
+    return tool.command
 
 
 @pytest.mark.usefixtures("_board")

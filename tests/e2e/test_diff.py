@@ -174,6 +174,23 @@ def test_an_input_of_ones_own(
     assert found[0] == found[1]
 
 
+def test_a_run_by_its_name_in_runs(
+    copied: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As `bitwright board` takes it; the name of a recipe stays that recipe."""
+    (tmp_path / "runs").mkdir()
+    copied.rename(tmp_path / "runs" / "mine")
+    (tmp_path / "runs" / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["diff", "mine", "--until", "quantized"]) == 0
+    assert cli.run(["explain", "mine"]) == 0
+    assert cli.run(["diff", "empty"]) == 2
+    assert "no recipe 'empty'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -20,7 +20,7 @@ from bitwright.engine.sdram import ULX3S, SdramMemory
 from bitwright.engine.timing import simulate
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, load_graph
-from bitwright.pipeline.api import Pipeline, estimate_recipe
+from bitwright.pipeline.api import Pipeline, diff_run, estimate_recipe
 from bitwright.pipeline.board import run_on_board
 from bitwright.pipeline.board_subject import find_subject
 from bitwright.pipeline.designs import steps
@@ -75,6 +75,9 @@ def test_a_recipe_for_the_engine(
     assert rows["images a second"].figure.value == pytest.approx(6e7 / found.cycles, abs=1)
     assert "60 MHz, reached; 100 were asked for" in rows["images a second"].note
     check_board(run / "06-implement", run / "04-map" / "program.bwe")
+    report = diff_run(recipe, run)
+    assert [stage.stage for stage in report.stages][-1] == "graph" and report.bad is None
+    assert "no hardware graph" in report.note
     image = EngineImage.from_bytes((run / "04-map" / "program.bwe").read_bytes())
     assert image.config == SMALL and len(image.program) == found.instructions
     page = (run / "07-report" / "report.html").read_text()

@@ -13,6 +13,8 @@ import torch
 
 from bitwright.base.errors import RunError
 from bitwright.cli import entry
+from bitwright.data.preprocessing import read_input
+from bitwright.host.numbers import levels_of_numbers
 from bitwright.pipeline.api import Pipeline, estimate_recipe, explain_recipe
 from bitwright.pipeline.export_network import read_model
 from bitwright.pipeline.recipe import load_recipe, recipe_from_dict
@@ -150,6 +152,13 @@ def test_a_data_set_and_a_network_of_ones_own(tmp_path: Path) -> None:
     graph = read_graph(folder / "03-lower")
     kind = graph.types[graph.inputs[0]]
     assert kind.shape == (1, 24, 2) and kind.format is not None and kind.format.name == "int6"
+    names: dict[str, Any] = {}
+    exec(OWN, names)
+    measured = np.moveaxis(names["pulses"](120)[0], 1, 2)[Workspace(recipe).data.test.indices]
+    given = read_input(folder / "03-lower" / "input.json")
+    assert given is not None
+    inputs = read_levels(folder / "03-lower")["inputs"]
+    assert np.array_equal(levels_of_numbers(measured, given), inputs.reshape(measured.shape))
     assert "train" not in Pipeline(recipe, folder).pending()
     (tmp_path / "pulses.py").write_text(OWN.replace("0.1, (count", "0.2, (count"))
     assert "train" in Pipeline(recipe, folder).pending()

@@ -94,6 +94,13 @@ def test_the_report_shows_what_the_task_says(name: str, runs: dict[str, Path]) -
     assert report.metric == metric and report.quality[3].stage == "integer graph"
     assert len(report.quality) == (5 if name in SIMULATED else 4)
     assert len(report.samples) == 4 and all(s.right is None for s in report.samples)
+    drawn = name in SIMULATED  # boxes and maps
+    stages = [[level.stage for level in sample.levels] for sample in report.samples]
+    assert all(each[:1] == ["float"] for each in stages)
+    assert any(each == ["float", "RTL"] for each in stages) == drawn
+    for sample in report.samples:  # of the images that were simulated the RTL says the same
+        rtl = [level for level in sample.levels if level.stage == "RTL"]
+        assert all((level.png, level.value) == (sample.png, sample.value) for level in rtl)
     assert [curve.title.rpartition(": ")[2] for curve in report.curves] == ["loss", metric]
     maps = name == "shapes-map-w4a4"
     assert bool(report.confusion) == maps
@@ -173,7 +180,7 @@ def test_the_task_of_the_page_is_built(tmp_path: Path) -> None:
             RecipeError,
             "regression has none",
         ),
-        ("shapes-boxes-w4a4", "train.float.augmentation={flip: true}", RecipeError, "flip would"),
+        ("shapes-values-w4a4", "train.float.augmentation={flip: true}", RecipeError, "flip would"),
         ("shapes-boxes-w4a4", "model=digits_cnn", ModelError, "boxes and confidences"),
         ("shapes-boxes-w4a4", "task=finding", RecipeError, "unknown task 'finding'"),
     ],

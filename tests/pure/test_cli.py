@@ -202,6 +202,8 @@ def test_init_writes_a_recipe_that_is_valid_as_it_stands(
         (["--model", "resnet2"], "did you mean resnet"),
         (["--model", "my net:make"], "is no module:function"),
         (["--images", "a.txt"], "neither a folder nor a zip file"),
+        (["--data", "digit"], "no data set 'digit'"),
+        (["--data", "my data:load"], "is no module:function"),
     ],
 )
 def test_init_refuses_what_no_recipe_can_name(
@@ -237,6 +239,20 @@ def test_init_says_what_is_not_there_yet(
     for found, parts in zip(notes, wanted, strict=True):
         assert len(found) == len(parts)
         assert all(part in note for note, part in zip(found, parts, strict=True))
+
+
+def test_init_takes_data_of_ones_own_and_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["init", "--model", "mlp", "--data", "wear:load", "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert len(notes) == 1 and "the data's module wear is not there yet" in notes[0]
+    own = load_recipe(tmp_path / "recipe.yaml")
+    assert (own.data.name, own.data.path) == ("wear:load", None)
+    assert "input" not in own.quant  # the levels of the data, whatever they are
+    assert cli.run(["init", "named.yaml", "--model", "digits_cnn", "--data", "digits"]) == 0
+    assert load_recipe(tmp_path / "named.yaml").data.name == "digits"
 
 
 def test_every_key_that_init_comments_out_exists(tmp_path: Path) -> None:

@@ -9,14 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.estimates import GROUPS, MEASURED, samples
+from benchmarks.estimates import ENDS_OF, GROUPS, MEASURED, predicted, samples
 from hypothesis import given
 from tests.hw_networks import digits_like, mapped_networks
 
 from bitwright.base.errors import TargetError
 from bitwright.base.figures import Resources
 from bitwright.hw import Folding, NodeFolding, block_of, blocks_of, graph_resources, map_graph
-from bitwright.hw.cost import block_resources, coefficients
+from bitwright.hw.cost import (
+    block_resources,
+    coefficients,
+    end_resources,
+    end_terms,
+    lone_resources,
+)
 from bitwright.hw.memory import FAMILIES
 from bitwright.ir import Graph
 
@@ -32,7 +38,7 @@ def _pairs(family: str, group: str) -> list[tuple[Resources, dict[str, float]]]:
     graph = samples([group])
     rows = _table().get(family, {}).get(group, {}).get("samples", {})
     measured = [n for n in graph if n.name in rows]
-    return [(block_resources(block_of(graph, n), family), rows[n.name]) for n in measured]
+    return [(lone_resources(block_of(graph, n), family), rows[n.name]) for n in measured]
 
 
 def _measured(family: str) -> list[str]:
@@ -56,6 +62,38 @@ def test_committed_coefficients_have_the_stated_error(family: str, group: str) -
         ]
         assert np.mean(errors) == pytest.approx(stated[f"{kind}_error"]["mean"], abs=2e-3)
         assert max(errors) == pytest.approx(stated[f"{kind}_error"]["max"], abs=2e-3)
+
+
+def test_axi_ends_cost_what_was_measured() -> None:
+    """Samples of the ends stand around the width converters; theirs is the stated error, too."""
+    graph = samples([ENDS_OF])
+    table = coefficients()["families"]["ecp5"]
+    saved = table["link"]["lut"]
+    for kind, side in (("axis_in", "s"), ("axis_out", "m")):
+        rows = _table()["ecp5"][kind]["samples"]
+        assert len(rows) == len(graph.nodes)
+        errors, line = [], table["blocks"][kind]["lut"]
+        for number, node in enumerate(graph):
+            block, real = block_of(graph, node), rows[f"{side}_axis_{number}"]
+            port = block.inputs[0] if kind == "axis_in" else block.outputs[0]
+            said, alone = end_resources(port, "ecp5", kind), predicted(line, end_terms(port))
+            assert said.ff == pytest.approx(real["ff"], abs=0.5)
+            joined = alone - saved if kind == "axis_out" else alone
+            assert said.lut == pytest.approx(max(0.0, joined))
+            errors.append(abs(alone - real["lut"]) / max(real["lut"], 20.0))
+        stated = table["blocks"][kind]["lut_error"]
+        assert np.mean(errors) == pytest.approx(stated["mean"], abs=2e-3)
+
+
+def test_a_stream_between_blocks_saves_what_is_said() -> None:
+    """Each input of a block in a design is one; a block alone has none."""
+    hardware = map_graph(digits_like())
+    saved = coefficients()["families"]["ecp5"]["link"]["lut"]
+    assert saved > 0
+    for block in blocks_of(hardware).values():
+        if block.node.op != "flatten":
+            alone, joined = (f(block, "ecp5").lut for f in (lone_resources, block_resources))
+            assert joined == pytest.approx(max(0.0, alone - saved * len(block.inputs)))
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if _measured(family)])

@@ -24,6 +24,7 @@ _choices = st.builds(
     mem_mode=st.sampled_from((None, "internal_embedded", "external")),
     depth=_counts,
     pixels=_counts,
+    parallel_window=st.none() | st.integers(0, 1),
 )
 
 
@@ -60,6 +61,8 @@ def test_finn_file_is_read(tmp_path: Path) -> None:
         ({"c": {"PE": 0}}, "PE must be a positive integer, got 0"),
         ({"c": {"PE": True}}, "PE must be a positive integer, got True"),
         ({"c": {"SIMD": "4"}}, "SIMD must be a positive integer, got '4'"),
+        ({"c": {"parallel_window": 2}}, "parallel_window must be 0 or 1, got 2"),
+        ({"c": {"parallel_window": True}}, "parallel_window must be 0 or 1, got True"),
         ({"c": {"pe": 4}}, "unknown key 'pe'"),
         ({"c": {"ram_style": "ultra"}}, "ram_style must be one of auto, distributed, block"),
         ({"c": {"mem_mode": "internal"}}, "mem_mode must be one of internal_embedded, external"),

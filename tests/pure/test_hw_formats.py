@@ -116,8 +116,8 @@ def test_memory_of_codes_is_what_the_search_sees() -> None:
         blocks_of(map_graph(graph, folding))["fc"].memory_cost("ecp5").bram
         for graph in (codes, integers)
     )
-    # 1024 words of 64 bits, and of 144, in blocks of 18; and one for the replay buffer.
-    assert (narrow, broad) == (4 + 1, 8 + 1)
+    # 1024 words of 64 bits, and of 144, in blocks of 18; the replay buffer is LUT RAM.
+    assert (narrow, broad) == (4, 8)
 
 
 # --- requantization by shifts ---------------------------------------------------------------------

@@ -257,6 +257,23 @@ def test_a_depthwise_unit_and_its_window_have_the_same_lanes() -> None:
     assert hardware.node("dw").integer("pe") == 2
 
 
+def test_a_parallel_window_takes_all_channels_and_gives_all_pixels() -> None:
+    graph = digits_like()
+    hardware = map_graph(graph, Folding({"conv_2_window": NodeFolding(parallel_window=1)}))
+    window = block_of(hardware, hardware.node("conv_2_window"))
+    channels, kernel = window.input_type.channels, window.node.ints("kernel")
+    assert window.lanes == (channels, channels * kernel[0] * kernel[1])
+    assert window.interval == window.inputs[0].beats  # a pixel a cycle
+    assert_same(graph, hardware)
+    narrow = NodeFolding(parallel_window=1, simd=channels // 2)
+    with pytest.raises(RecipeError, match=r"SIMD=\d+ of a parallel window") as caught:
+        map_graph(graph, Folding({"conv_2_window": narrow}))
+    assert f"SIMD={channels}" in str(caught.value.hint)
+    graph = Net((5, 5, 6), "uint4", "int4n").depthwise().threshold().finish(label=False)
+    with pytest.raises(RecipeError, match="in front of a depthwise unit"):
+        map_graph(graph, Folding({"dw_window": NodeFolding(parallel_window=1)}))
+
+
 def test_grouped_convolutions_of_any_group_size() -> None:
     for groups, rows in ((2, 4), (4, 8), (4, 4), (2, 2)):
         net = Net((5, 4, 4), "uint4", "int4n").grouped(rows, 3, groups, padding=1)

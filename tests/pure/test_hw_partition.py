@@ -93,7 +93,7 @@ def test_part_costs_are_those_of_the_parts() -> None:
 
 
 def test_fewest_devices_for_a_rate() -> None:
-    graph, device = digits_like(), Resources(3600, 5000, 0, 8)
+    graph, device = digits_like(), Resources(2800, 5000, 0, 8)
     slow = partition(graph, device, family="ecp5", cycles=4000)
     assert len(slow.parts) == 1 and slow.interval <= 4000 and not slow.links
     fast = partition(graph, device, family="ecp5", cycles=700)
@@ -105,7 +105,7 @@ def test_fewest_devices_for_a_rate() -> None:
 
 
 def test_more_devices_are_faster() -> None:
-    graph, device = digits_like(), Resources(3600, 5000, 0, 4)
+    graph, device = digits_like(), Resources(2600, 5000, 0, 4)
     one = partition(graph, device, family="ecp5", devices=1)
     two = partition(graph, device, family="ecp5", devices=2)
     assert len(one.parts) == 1 and len(two.parts) == 2
@@ -115,7 +115,7 @@ def test_more_devices_are_faster() -> None:
 
 
 def test_parts_with_weights_outside() -> None:
-    graph, device = digits_like(), Resources(2400, 3500, 0, 8)
+    graph, device = digits_like(), Resources(2000, 3500, 0, 8)
     outside = Outside(("conv_2", "scores"))
     parts = partition(graph, device, family="ecp5", cycles=2400, outside=outside)
     plans = [memory_plan(part) for part in parts.parts]

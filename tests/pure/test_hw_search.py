@@ -143,7 +143,7 @@ def test_cheapest_at_a_rate_is_the_cheapest_of_all(network: str, seed: int) -> N
         assert worth(cost) <= best + 1.0  # costs are counted in sixteenths
 
 
-@pytest.mark.parametrize("fps", [10_000, 60_000, 150_000])
+@pytest.mark.parametrize("fps", [10_000, 150_000, 400_000, 1_000_000])
 def test_design_reaches_the_rate(fps: int) -> None:
     graph = digits_like()
     folding = search_folding(graph, RateGoal(fps, CLOCK), family="ecp5")
@@ -268,10 +268,11 @@ def test_the_solver_looks_at_fewer_nodes_of_larger_problems() -> None:
 
 
 def test_unreachable_rate_names_the_block_and_the_rate_that_can_be_reached() -> None:
-    with pytest.raises(TargetError, match="needs 576 with as many lanes") as caught:
-        search_folding(digits_like(), RateGoal(1e6, CLOCK), family="ecp5")
-    assert caught.value.where == "conv_window"
-    assert "173611 frames a second" in str(caught.value.hint)
+    # A pixel of the padded image a cycle, however fast all that is behind it.
+    with pytest.raises(TargetError, match="needs 100 with as many lanes") as caught:
+        search_folding(digits_like(), RateGoal(2e6, CLOCK), family="ecp5")
+    assert caught.value.where == "conv_pad"
+    assert "1000000 frames a second" in str(caught.value.hint)
 
 
 def test_too_small_budget_says_what_is_short() -> None:

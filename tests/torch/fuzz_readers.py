@@ -32,11 +32,13 @@ from bitwright.data.folders import load as load_folder
 from bitwright.data.image_database import Stored, read_database, read_list, write_database
 from bitwright.data.labels import BoxLabels, LabelKind, MapLabels, ValueLabels
 from bitwright.data.mnist import read_idx
-from bitwright.data.preprocessing import DataLevels, HostInput, Preprocessing
+from bitwright.data.preparation import fit_preparation
+from bitwright.data.preprocessing import DataLevels, HostInput, NumberRule, Preprocessing
 from bitwright.host.board_files import c_header
 from bitwright.host.description import FILE as BOARD
 from bitwright.host.description import Description, Input, Output, read_description
 from bitwright.host.images import levels_of, read_image, to_levels
+from bitwright.host.numbers import levels_of_numbers
 from bitwright.host.protocol import Flags, Packet, Parser, Reply, reply
 from bitwright.hw.folding import load_folding
 from bitwright.interop.caffe.write import save_caffe
@@ -131,6 +133,28 @@ def _design_folder(folder: Path) -> Path:
 
 def _onnx(folder: Path) -> Path:
     export_qonnx(integer_graph(_quantized()), folder / "net.onnx")
+    return folder / "net.onnx"
+
+
+def _float_onnx(folder: Path) -> Path:
+    """A convolution, a ReLU and a dense layer."""
+    from onnx import helper, numpy_helper
+
+    shapes = {"w": (2, 1, 3, 3), "b": (2,), "d": (72, 3)}
+    numbers = [
+        numpy_helper.from_array(np.full(shape, 0.1, np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], strides=[1, 1], pads=[0, 0, 0, 0]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Flatten", ["r"], ["f"], axis=1),
+        helper.make_node("Gemm", ["f", "d"], ["y"], alpha=1.0),
+    ]
+    ends = [helper.make_tensor_value_info("x", 1, (1, 1, 8, 8))]
+    ends += [helper.make_tensor_value_info("y", 1, (1, 3))]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], numbers)
+    (folder / "net.onnx").write_bytes(helper.make_model(graph).SerializeToString())
     return folder / "net.onnx"
 
 
@@ -311,6 +335,7 @@ def _host_input(folder: Path) -> HostInput:
     return HostInput(
         inputs="images", shape=SHAPE, format="uint4", scale=0.1, rounding="half-even",
         data=DataLevels(type="uint8", scale=1 / 255), preprocessing=how,
+        preparation=NumberRule(**fit_preparation(np.arange(8.0).reshape(2, 2, 2), 4).to_json()),
         classes=tuple(map(str, range(10))),
     )  # fmt: skip
 
@@ -325,6 +350,7 @@ def _read_host_file(folder: Path) -> object:
     """As `board` and `implement` use it: with what else is known of the design."""
     given = open_design(folder).host
     assert given is not None
+    levels_of_numbers(np.zeros((1, *SHAPE)), given)
     how = given.preprocessing
     return how and to_levels(read_image(folder / "0.png", how), how)
 
@@ -410,6 +436,7 @@ READERS = (
     Reader("bwq", _packed, load_packed_model, 0.05),
     Reader("bwg", _graph, partial(load_graph, dialects={"integer": INTEGER})),
     Reader("onnx", _onnx, load_onnx),
+    Reader("float onnx", _float_onnx, load_model),
     Reader("prototxt", partial(_caffe, 0), _read_caffe),
     Reader("caffemodel", partial(_caffe, 1), _read_caffe),
     Reader("keras h5", partial(_keras, "net.h5"), load_model, 0.008),

@@ -17,6 +17,7 @@ SHAPES = {"mlp": (8, 8, 1), "signal_cnn": (256, 1), "digits_cnn": (8, 8, 1), "cn
 #: Large ones, or no classifiers; they have tests of their own.
 APART = (
     "box_cnn",
+    "bundle_net",
     "unet",
     "lfc",
     "alexnet",

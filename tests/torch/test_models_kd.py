@@ -229,8 +229,8 @@ def tiny(info: ModelInfo) -> tuple[str, dict[str, Any], tuple[int, int, int]]:
     return info.name, options, shape
 
 
-#: They have tests of their own (test_tasks, test_signals).
-_NO_CLASSIFIERS_OF_IMAGES = ("box_cnn", "unet", "signal_cnn")
+#: They have tests of their own (test_tasks, test_signals, test_skynet_search).
+_NO_CLASSIFIERS_OF_IMAGES = ("box_cnn", "bundle_net", "unet", "signal_cnn")
 
 
 def cases() -> list[Any]:

@@ -143,9 +143,10 @@ def test_a_box_is_found_where_it_is() -> None:
             [[0, 0, 0.5, 0.5, 1], [2, 0, 0, 0.1, 0.1]],
         ]
     )
-    overlap, found = task.measure(outputs, truth)
+    overlap, found, covered = task.measure(outputs, truth)
     assert overlap.each.tolist() == pytest.approx([1, 0.25])
     assert found.each.tolist() == [1, 0]
+    assert covered.each.tolist() == pytest.approx([1, 0.25])
     assert torch.allclose(task.answer(outputs)[0, 0, 1:], truth[0, 0, 1:])
     data = data_for(task).test
     assert task.say(truth[1].numpy(), data) == "box 0, 16, 16, 32; box 0, 0, 3, 3"
@@ -181,17 +182,17 @@ def test_several_teachers_of_real_values_give_their_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "reason"),
+    ("name", "settings", "reason"),
     [
-        ({"label_smoothing": 0.1}, "for scores of classes, and detection has none"),
-        ({"loss": "mae"}, "for scores of classes"),
-        ({"augmentation": {"flip": True, "shift": 2}}, "shift, flip would move"),
+        ("detection", {"label_smoothing": 0.1}, "for scores of classes, and detection has none"),
+        ("detection", {"loss": "mae"}, "for scores of classes"),
+        ("regression", {"augmentation": {"flip": True, "shift": 2}}, "shift, flip would move"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(
-    tmp_path: Path, settings: dict[str, object], reason: str
+    tmp_path: Path, name: str, settings: dict[str, object], reason: str
 ) -> None:
-    task = make_task("detection")
+    task = make_task(name)
     splits = data_for(task)
     config = TrainConfig.model_validate({"epochs": 1, **settings})
     with pytest.raises(RecipeError, match=reason):
@@ -353,7 +354,9 @@ def test_a_task_and_metrics_of_ones_own(tmp_path: Path) -> None:
     [
         (TaskSpec(name="segmentation"), "unknown task 'segmentation'"),
         (TaskSpec(name="detection", options={"anchors": [[1, -1]]}), "anchors are"),
-        (TaskSpec(name="detection", options={"anchors": 3}), "anchors are 3"),
+        (TaskSpec(name="detection", options={"anchors": 0}), "anchors are 0"),
+        (TaskSpec(name="detection", options={"objects": "two"}), "unknown objects 'two'"),
+        (TaskSpec(name="detection", options={"confidence": 2}), "confidence is 2"),
         (
             TaskSpec(name="detection", options={"ankers": []}),
             "unexpected keyword argument 'ankers'",

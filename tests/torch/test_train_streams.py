@@ -126,7 +126,7 @@ def test_windows_depend_on_seed_epoch_and_image_alone(folder: Path) -> None:
 
     def batch(order: list[int], epoch: int, share: slice = slice(None)) -> torch.Tensor:
         made = replace(feed(splits, epoch, share), augmentation=without)
-        return next(made.batches([torch.tensor(order)], torch.Generator().manual_seed(0)))
+        return next(made.batches([torch.tensor(order)], torch.Generator().manual_seed(0)))[0]
 
     whole = batch([4, 1, 9, 2], 0)
     assert torch.equal(batch([2, 9, 4, 1], 0), whole[[3, 2, 0, 1]])
@@ -144,7 +144,7 @@ def test_in_memory_the_windows_are_the_same_ones(folder: Path) -> None:
     splits = replace(splits, train=replace(splits.train, images=np.repeat(images[..., None], 3, 3)))
     how = Augmentation(random_resized_crop=0.3)
     made = replace(feed(splits, 0), augmentation=how)
-    (found,) = made.batches([torch.tensor([0, 5])], torch.Generator())
+    ((found, _),) = made.batches([torch.tensor([0, 5])], torch.Generator())
     for row, position in zip(found, (0, 5), strict=True):
         box = RandomCrop(0.3, 7, 0).window(16, 16, (16, 16), int(splits.train.indices[position]))
         places = box[0] + (box[2] - box[0]) * (np.arange(16) + 0.5) / 16 - 0.5

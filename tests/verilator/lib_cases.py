@@ -22,11 +22,12 @@ from tests.verilator.lib_case import (
 )
 from tests.verilator.lib_code_cases import CODE_CASES
 from tests.verilator.lib_more_cases import MORE_CASES
+from tests.verilator.lib_window_cases import WINDOW_CASES, WindowShape, window, window_parallel
 
 from bitwright.sim import StreamSpec
 
 __all__ = ["CASES", "Case", "Levels", "MatShape", "Stamps", "Streams", "WindowShape", "levels_of",
-           "matvec", "spec", "window"]  # fmt: skip
+           "matvec", "spec", "window", "window_parallel"]  # fmt: skip
 
 
 # --- plumbing -------------------------------------------------------------------------------------
@@ -135,96 +136,6 @@ def pad(
                 reference, beats, stamps, surplus=not first)  # fmt: skip
 
 
-# --- sliding window -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class WindowShape:
-    height: int
-    cols: int
-    fold: int
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
-    pixels: int
-    groups: int = 1
-
-    @property
-    def span(self) -> tuple[int, int]:
-        (kh, kw), (dh, dw) = self.kernel, self.dilation
-        return (kh - 1) * dh + 1, (kw - 1) * dw + 1
-
-    @property
-    def out(self) -> tuple[int, int]:
-        return ((self.height - self.span[0]) // self.stride[0] + 1,
-                (self.cols - self.span[1]) // self.stride[1] + 1)  # fmt: skip
-
-
-def window(name: str, shape: WindowShape, style: int = 0) -> Case:
-    (kh, kw), (out_h, out_w) = shape.kernel, shape.out
-    part = shape.fold // shape.groups
-
-    def reference(x: Streams) -> Streams:
-        frames = x["in"].reshape(-1, shape.height, shape.cols, shape.groups, part)
-        parts = [
-            frames[:, oy * shape.stride[0] + i * shape.dilation[0],
-                   ox * shape.stride[1] + j * shape.dilation[1], group]
-            for oy in range(out_h) for ox in range(out_w) for group in range(shape.groups)
-            for i in range(kh) for j in range(kw)
-        ]  # fmt: skip
-        return {"out": np.stack(parts, axis=1).reshape(len(frames), -1)}
-
-    parameters = {
-        "Height": shape.height, "Cols": shape.cols, "Fold": shape.fold, "DataWidth": 6,
-        "Groups": shape.groups, "KernelH": kh, "KernelW": kw,
-        "StrideH": shape.stride[0], "StrideW": shape.stride[1],
-        "DilationH": shape.dilation[0], "DilationW": shape.dilation[1], "BufPixels": shape.pixels,
-        "RamStyle": style,
-    }  # fmt: skip
-    beats_in = shape.height * shape.cols * shape.fold
-    beats_out = out_h * out_w * kh * kw * shape.fold
-    interval = int(np.diff(window_stamps(shape, 12)[1].reshape(12, -1)[:, -1])[-1])
-    return Case(f"window_{name}", "stream_window", parameters, {"in": spec(1, 6, beats_in)},
-                {"out": spec(1, 6, beats_out)}, reference, interval,
-                lambda frames: window_stamps(shape, frames))  # fmt: skip
-
-
-def window_stamps(shape: WindowShape, frames: int) -> tuple[Stamps, Stamps]:
-    """The rule of stream_window's header, cycle by cycle; the sink never stalls."""
-    out_h, out_w = shape.out
-    per_pixel = shape.kernel[0] * shape.kernel[1] * shape.fold
-    span = ((shape.span[0] - 1) * shape.cols + shape.span[1]) * shape.fold
-    first = [
-        (frame * shape.height + oy * shape.stride[0]) * shape.cols + ox * shape.stride[1]
-        for frame in range(frames) for oy in range(out_h) for ox in range(out_w)
-    ] + [frames * shape.height * shape.cols]  # fmt: skip
-    # The first pixel of a frame is its first one: what is left of the frame before goes then.
-    first = [place if i % (out_h * out_w) else i // (out_h * out_w) * shape.height * shape.cols
-             for i, place in enumerate(first)]  # fmt: skip
-    taken: list[int] = []
-    given: list[int] = []
-    used = ready = left = pixel = cycle = 0
-    pending = 0  # words that leave `used` one cycle after they left `ready`
-    beats_in = frames * shape.height * shape.cols * shape.fold
-    beats_out = frames * out_h * out_w * per_pixel
-    while len(given) < beats_out or len(taken) < beats_in:
-        write, drop = 0, 0
-        if used < shape.pixels * shape.fold and len(taken) < beats_in:
-            taken.append(cycle)
-            write = 1
-        if left or (ready >= span and len(given) < beats_out):
-            left = (left or per_pixel) - 1
-            given.append(cycle + 4)
-            if left == 0:
-                drop = (first[pixel + 1] - first[pixel]) * shape.fold
-                pixel += 1
-        ready += write - drop
-        used += write - pending
-        pending = drop
-        cycle += 1
-    return np.array(taken), np.array(given)
-
-
 # --- arithmetic -----------------------------------------------------------------------------------
 
 
@@ -257,7 +168,7 @@ class MatShape:
         adders = (terms - 1).bit_length() + (digits - 1).bit_length() + 1
         luts = max(1, adders // self.step)
         packed = -(-self.simd // self.pack)
-        multipliers = luts if one_bit else 1 + (packed - 1).bit_length() // self.step
+        multipliers = luts if one_bit else 2 + (packed - 1).bit_length() // self.step
         rows = self.pe if self.dsp else self.dsp_rows
         return max(([luts] if rows < self.pe else []) + ([multipliers] if rows else []))
 
@@ -402,7 +313,7 @@ def requant(  # noqa: PLR0913 - one argument a parameter of the module
     port_in = spec(pe, in_bits, fold, signed=signed)
     return Case(f"requant_{name}", "requant", parameters, {"in": port_in},
                 {"out": spec(pe, out_bits, fold, signed=low < 0)}, reference, fold,
-                one_to_one(fold, 7 + (digits - 1).bit_length()), memories)  # fmt: skip
+                one_to_one(fold, 7 + (digits - 1).bit_length() + dsp), memories)  # fmt: skip
 
 
 def pool(
@@ -435,14 +346,6 @@ CASES = (
     axis_in(), axis_out(),
     pad(3, 4, 1, (1, 1, 1, 1)), pad(2, 3, 2, (0, 2, 1, 0), value=-8), pad(1, 2, 1, (2, 0, 0, 1)),
     pad(1, 1, 1, (0, 2, 1, 0), first=True), pad(2, 3, 2, (3, 1, 0, 2), value=7, first=True),
-    window("3x3", WindowShape(6, 7, 2, (3, 3), (1, 1), (1, 1), 19)),
-    window("stride", WindowShape(7, 6, 1, (2, 3), (2, 2), (1, 1), 15), style=1),
-    window("dilated", WindowShape(8, 9, 1, (2, 3), (1, 2), (3, 2), 40)),
-    window("skip", WindowShape(7, 5, 3, (1, 1), (3, 2), (1, 1), 3)),
-    window("tight", WindowShape(5, 4, 1, (3, 2), (1, 1), (1, 1), 10)),
-    window("depthwise", WindowShape(6, 7, 3, (3, 3), (1, 1), (1, 1), 18, groups=3)),
-    window("groups", WindowShape(7, 8, 4, (2, 3), (2, 1), (2, 1), 21, groups=2)),
-    window("blocks", WindowShape(6, 4, 2, (2, 2), (2, 2), (1, 1), 14)),
     matvec("plain", MatShape(12, 6, 2, 3, style=1)),
     matvec(
         "wide",
@@ -481,6 +384,7 @@ CASES = (
     pool("fold", 4, 3, 2, 4, signed=True),
     pool("single", 9, 1, 1, 5, signed=False),
     pool("bits", 4, 2, 3, 1, signed=False),
+    *WINDOW_CASES,
     *MORE_CASES,
     *CODE_CASES,
 )  # fmt: skip

@@ -37,7 +37,9 @@ class DepthShape:
     @property
     def stages(self) -> int:
         """Registers from the operands to the accumulator."""
-        one = self.dsp or self.weight_bipolar or self.act_bipolar
+        one = self.weight_bipolar or self.act_bipolar
+        if self.dsp and not one:
+            return 2  # registers at the operands and behind the product
         adders = 1 if one else 1 + ((self.weight_bits + 1) // 2 - 1).bit_length()
         return max(1, adders // self.step)
 

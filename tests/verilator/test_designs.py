@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import bitwright
-from bitwright.base.errors import MismatchError, RecipeError, RunError
+from bitwright.base.errors import MismatchError, ModelError, RecipeError, RunError
 from bitwright.base.figures import Source
 from bitwright.base.tools.finder import find
 from bitwright.build.implement import read_result
@@ -43,6 +44,11 @@ def network() -> nn.Module:
 
 def images(count: int = 8) -> Tensor:
     return torch.rand(count, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+
+
+def normalised(pixels: np.ndarray) -> Tensor:
+    """What a loop of one's own does to an image."""
+    return (torch.from_numpy(pixels).permute(2, 0, 1) / 255 - 0.1) / 0.7
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +121,7 @@ def test_a_bitstream_and_the_simulated_board(
     made = bitwright.build_model(
         built.integers, images(), hardware=hardware, out=tmp_path / "d", classes=names,
         implement={"board": "colorlight-i5"}, simulate={"images": 3, "stall_images": 1},
+        pixels=normalised,
     )  # fmt: skip
     folder = made.design.folder / "implement"
     assert made.bitstream is not None and made.bitstream.parent == folder
@@ -138,6 +145,16 @@ def test_a_bitstream_and_the_simulated_board(
     assert np.array_equal(np.array(found), np.rint(scores.numpy()))
     classes = [names[int(k)] for k in scores.argmax(1)]
     assert [image["class"] for image in answer["images"]] == classes
+
+    pixels = np.random.default_rng(2).integers(0, 256, (2, 6, 6), dtype=np.uint8)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    files = [str(tmp_path / f"{number}.png") for number in range(2)]
+    answer = said(capsys, "board", str(made.design.folder), *files, "--simulated")
+    reals = torch.stack([normalised(image[..., None]) for image in pixels])
+    scores = built.integers(reals) / built.integers.score_scale
+    found = [image["outputs"]["scores"] for image in answer["images"]]
+    assert np.array_equal(np.array(found), np.rint(scores.numpy())) and answer["differences"] == 0
 
 
 def test_a_design_folder_on_several_devices(
@@ -209,6 +226,23 @@ def test_a_float_model_is_quantized_from_the_images(tmp_path: Path) -> None:
 def test_what_a_call_says_wrong(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=message):
         bitwright.build_model(network(), images(), out=tmp_path / "d", **changes)
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("pixels", "message"),
+    [
+        (lambda p: torch.from_numpy(p) / 255, r"gave \(6, 6, 1\) for pixels \(6, 6, 1\)"),
+        (lambda p: torch.from_numpy(p).permute(2, 0, 1) / (p.max() + 1.0), "on the pixels around"),
+    ],
+    ids=["channels last", "by its maximum"],
+)
+def test_what_cannot_be_a_table_of_pixels(
+    built: bitwright.BuiltModel, pixels: Any, message: str, tmp_path: Path
+) -> None:
+    """Before anything is written."""
+    with pytest.raises(ModelError, match=message):
+        bitwright.build_model(built.integers, images(), out=tmp_path / "d", pixels=pixels)
     assert not (tmp_path / "d").exists()
 
 

@@ -38,6 +38,7 @@ from bitwright.hw import (
     map_graph,
     search_folding,
 )
+from bitwright.hw.template import template
 from bitwright.hw.tokens import simulate_tokens, steady_interval
 from bitwright.ir import Graph, random_feeds
 from bitwright.rtl.emit import emit
@@ -132,6 +133,31 @@ def test_windows_in_front_of_the_first_pixel(
     graph = _lone_conv(shape, kernel, attrs)
     assert map_graph(graph).node("conv_pad").integer("wait_for_input") == 1
     Design(graph, random_folding(graph, np.random.default_rng(1)), tmp_path).check()
+
+
+def _parallel(graph: Graph, seed: int) -> Folding:
+    """A random folding in which every window that can gives all its pixels in one beat."""
+    drawn = random_folding(graph, np.random.default_rng(seed), 16)
+    nodes = dict(drawn.nodes)
+    for node in template(graph):
+        if node.op == "window" and node.integer("groups") > 0:
+            nodes[node.name] = NodeFolding(parallel_window=1)
+    return Folding(nodes)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        digits_like,
+        lambda: _lone_conv((3, 4, 4), (2, 1), {"padding": (2, 1, 0, 1), "groups": 2}),
+        lambda: _lone_conv((9, 7, 2), (3, 2), {"padding": (1, 1, 1, 1), "dilation": (2, 3)}),
+        lambda: _lone_conv((3, 3, 1), (2, 2), {"padding": (3, 0, 0, 1), "stride": (2, 1)}),
+    ],
+    ids=["digits", "groups", "dilated", "border"],
+)
+def test_parallel_windows(network: Callable[[], Graph], tmp_path: Path) -> None:
+    graph = network()
+    Design(graph, _parallel(graph, 2), tmp_path).check()
 
 
 def _lone_conv(shape: tuple[int, ...], kernel: tuple[int, int], attrs: dict[str, object]) -> Graph:

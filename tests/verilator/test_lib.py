@@ -16,6 +16,7 @@ from tests.verilator.lib_cases import (
     levels_of,
     matvec,
     window,
+    window_parallel,
 )
 
 from bitwright.sim import (
@@ -91,7 +92,7 @@ def test_fifo_high_water_mark_is_the_occupancy(depth: int, tmp_path: Path) -> No
         assert held.max() <= depth
 
 
-def _random_window(seed: int) -> Case:
+def _random_window_shape(seed: int) -> WindowShape:
     """A window of any legal shape, also without room to work ahead or strides beyond the kernel."""
     rng = np.random.default_rng(seed)
     kernel = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
@@ -102,9 +103,12 @@ def _random_window(seed: int) -> Case:
     pixels = (span[0] - 1) * size[1] + span[1] + int(rng.integers(0, 3 * size[1]))
     groups = int(rng.integers(1, 4))
     fold = groups * int(rng.integers(1, 4))
-    return window(
-        f"seed{seed}", WindowShape(size[0], size[1], fold, kernel, stride, dilation, pixels, groups)
-    )
+    return WindowShape(size[0], size[1], fold, kernel, stride, dilation, pixels, groups)
+
+
+def _random_parallel(seed: int) -> Case:
+    shape = _random_window_shape(seed + 100)
+    return window_parallel(f"seed{seed}", shape, bits=1 + seed % 3, style=seed % 3)
 
 
 def _random_matvec(seed: int) -> Case:
@@ -123,7 +127,12 @@ def _random_matvec(seed: int) -> Case:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_window(seed: int, tmp_path: Path) -> None:
-    test_module(_random_window(seed), tmp_path)
+    test_module(window(f"seed{seed}", _random_window_shape(seed)), tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_parallel_window(seed: int, tmp_path: Path) -> None:
+    test_module(_random_parallel(seed), tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -81,6 +81,8 @@ def test_memories_have_the_attributes_that_quartus_knows(module: str, found: lis
         ("stream_pad", {"WaitForInput": 1, "Top": 0, "Left": 0}, "border in front of the first"),
         ("stream_window", {"BufPixels": 10}, "kernel must fit"),
         ("stream_window", {"Fold": 6, "Groups": 4}, "Groups must divide Fold"),
+        ("window_parallel", {"Cols": 2}, "kernel must fit"),
+        ("window_parallel", {"Groups": 3}, "Groups must divide DataWidth"),
         ("matvec", {"SIMD": 5}, "SIMD must divide MW"),
         ("matvec", {"ActBipolar": 1}, "bipolar operand is one bit"),
         ("matvec", {"ActExp": -1}, "room for the sign"),

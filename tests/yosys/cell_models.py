@@ -17,6 +17,7 @@ _FILES = {
     "xc7": ("xilinx/cells_sim.v",),
     "xcup": ("xilinx/cells_sim.v",),
 }
+_MULT_REGISTERS = ("INPUTA", "INPUTB", "PIPELINE", "OUTPUT")
 _DEFINES = """\
 `define ICE40_DEFAULT_ASSIGNMENT_V(v) = v
 `define ICE40_DEFAULT_ASSIGNMENT_0 = 1'b0
@@ -37,7 +38,7 @@ def cell_models(family: str, cells: Iterable[str]) -> str:
     text = re.sub(r"//.*", "", text)
     found = re.findall(r"^\s*(module\s+\\?([\w$]+).*?\bendmodule\b)", text, re.M | re.S)
     modules = {name: body for body, name in found}
-    own = {"DP16KD": _dp16kd, "DSP48E2": _dsp48e2}
+    own = {"DP16KD": _dp16kd, "DSP48E2": _dsp48e2, "MULT18X18D": _mult18x18d}
     wanted, texts = list(dict.fromkeys(cells)), []
     for name in wanted:  # those that models are made of are found on the way
         body = own[name]() if name in own else modules[name]
@@ -69,6 +70,24 @@ def _dp16kd() -> str:
     head = f"module DP16KD #({', '.join(parameters)}) ({', '.join(ports)});\n"
     body = f"  BLOCK_RAM #({given}) i_ram ({', '.join(inside)});\nendmodule\n"
     return head + body + (HERE / "block_ram.v").read_text()
+
+
+def _mult18x18d() -> str:
+    """The multiplier of ECP5, whose model in Yosys is empty: its ports around our model."""
+    names = [f"REG_{reg}_{what}" for reg in _MULT_REGISTERS for what in ("CLK", "CE", "RST")]
+    clocks = ", ".join(f".{n}({n})" for n in names if n.endswith("CLK"))
+    ports = [f"input {name}{k}" for name in ("CLK", "CE", "RST") for k in range(4)]
+    ports += [f"input {name}{side}" for name in ("SIGNED", "SOURCE") for side in "AB"]
+    inside = [".clk(CLK0)", ".ce(CE0)", ".rst(RST0)", ".signed_a(SIGNEDA)", ".signed_b(SIGNEDB)"]
+    for bus, width, way in (("A", 18, "input"), ("B", 18, "input"), ("P", 36, "output")):
+        bits = [f"{bus}{bit}" for bit in range(width)]
+        ports += [f"{way} {bit}" for bit in bits]
+        inside.append(f".{bus.lower()}({{{', '.join(reversed(bits))}}})")
+    ports += [f"input C{bit}" for bit in range(18)]
+    given = ", ".join(f'parameter {name} = "NONE"' for name in names)
+    head = f"module MULT18X18D #({given}) ({', '.join(ports)});\n"
+    body = f"  MULTIPLIER #({clocks}) i_mult ({', '.join(inside)});\nendmodule\n"
+    return head + body + (HERE / "mult18x18d.v").read_text()
 
 
 def _dsp48e2() -> str:

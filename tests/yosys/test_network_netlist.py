@@ -37,7 +37,7 @@ def _netlist(rtl: Path, folder: Path, target: Target, *, dsp: bool = False) -> d
     """Make `folder` a design folder of the mapped netlist, with the ports of the design.
 
     Args:
-        dsp: with DSP blocks: models of those of ECP5 and 7-series are empty.
+        dsp: with DSP blocks: models of those of 7-series are empty.
 
     Returns:
         the cells.
@@ -93,7 +93,9 @@ def test_mapped_network_gives_the_integers_of_the_graph(tmp_path: Path, style: s
 
 
 def test_registers_in_dsp_blocks_of_ultrascale_keep_the_integers(tmp_path: Path) -> None:
-    """In DSP48E2 with the register that stood behind it (`build/dsp_registers`)."""
+    """In DSP48E2 with the registers in front of it and behind it (`build/dsp_operands`,
+    `build/dsp_registers`).
+    """
     need(missing_for("verilator"))
     net = Net((3, 3, 2), "int8", "int8", seed=3)
     graph = net.conv(4, 2).threshold().flatten().dense(4, bias=True, name="scores").finish()
@@ -107,7 +109,35 @@ def test_registers_in_dsp_blocks_of_ultrascale_keep_the_integers(tmp_path: Path)
     cells = _netlist(tmp_path / "rtl", tmp_path, load_target("xczu9eg"), dsp=True)
     blocks = [cell["parameters"] for cell in cells.values() if cell["type"] == "DSP48E2"]
     assert len(blocks) == graph_resources(hardware, "xcup").dsp > 0
-    assert all(int(have["PREG"], 2) == 1 for have in blocks)
+    for register in ("AREG", "BREG", "PREG"):
+        assert all(int(have[register], 2) == 1 for have in blocks)
+    _equal(tmp_path, graph, hardware, (no_stalls(), random_stalls(0.5, 3)))
+
+
+@pytest.mark.parametrize(
+    "kinds", [("uint4", "int4n"), ("int8", "int8"), ("uint2", "int2n")], ids="-".join
+)
+def test_registers_in_multipliers_of_ecp5_keep_the_integers(
+    tmp_path: Path, kinds: tuple[str, str]
+) -> None:
+    """Operands' registers in MULT18X18D (`build/dsp_operands`); two, one and three products a
+    multiplication, one row in LUTs beside one in DSP blocks, and the products of `requant`.
+    """
+    need(missing_for("verilator"))
+    net = Net((3, 3, 2), *kinds, seed=3)
+    graph = net.conv(4, 2).requant().flatten().dense(4, bias=True, name="scores").finish()
+    placed = {
+        node.name: NodeFolding(pe=2, res_type="dsp", dsp_pe=rows)
+        for node, rows in zip(
+            (n for n in template(graph) if n.op in ("matvec", "requant")), (1, None, 2), strict=True
+        )
+    }
+    hardware = map_graph(graph, Folding(placed), MapOptions("ecp5"))
+    emit(hardware, tmp_path / "rtl")
+    cells = _netlist(tmp_path / "rtl", tmp_path, load_target("ecp5-45k"), dsp=True)
+    blocks = [cell["parameters"] for cell in cells.values() if cell["type"] == "MULT18X18D"]
+    assert len(blocks) == graph_resources(hardware, "ecp5").dsp > 0
+    assert all(have.get(f"REG_INPUT{side}_CLK") == "CLK0" for have in blocks for side in "AB")
     _equal(tmp_path, graph, hardware, (no_stalls(), random_stalls(0.5, 3)))
 
 

@@ -53,11 +53,11 @@ def parse_docstring(text: str | None) -> Docstring:
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """What a class and those it is made from say of their attributes, by name."""
+    """What a class and those it is made from say of their public attributes, by name."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         found |= parse_docstring(base.__dict__.get("__doc__")).entries.get("Attributes", {})
-    return found
+    return {name: text for name, text in found.items() if not name.startswith("_")}
 
 
 def own_docstring(value: Any) -> str | None:

@@ -42,6 +42,7 @@ BUILT_IN = (
     "bitwright.papers.ristretto",
     "bitwright.papers.dpu",
     "bitwright.papers.bnn_soc",
+    "bitwright.papers.skynet",
 )
 ENTRY_POINTS = "bitwright.plugins"
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bitwright.build.carries import pack_carries
+from bitwright.build.dsp_operands import take_operands
 from bitwright.build.dsp_registers import take_registers
 from bitwright.build.netlist import edit_modules
 from bitwright.build.registers import absorb_output_registers
@@ -17,6 +18,9 @@ def edit_netlist(netlist: Path, family: str) -> None:
     Raises:
         ToolError: it cannot be read.
     """
-    edit_modules(netlist, lambda module: bool(pack_carries(module)) + take_registers(module))
+    edit_modules(
+        netlist,
+        lambda module: bool(pack_carries(module)) + take_registers(module) + take_operands(module),
+    )
     if family == "ecp5":
         absorb_output_registers(netlist)

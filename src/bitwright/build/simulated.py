@@ -173,6 +173,10 @@ class RunningBoard:
             rest = first + self._stop()
             raise ToolError(f"does not start: {rest.strip()[:500]}", where="simulated board")
 
+    def wait(self) -> None:
+        """Until it ends by itself, which it does not unless something is wrong."""
+        self._process.wait()
+
     def __enter__(self) -> RunningBoard:
         return self
 

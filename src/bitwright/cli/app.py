@@ -199,18 +199,30 @@ def list_(
 def init(
     path: Annotated[Path, typer.Argument(help="The YAML file to write.")] = Path("recipe.yaml"),
     model: Annotated[
-        str, typer.Option(help="Your model: package.module:function, or a name of the zoo.")
+        str,
+        typer.Option(
+            help="Your model: package.module:function, a model's file (ONNX, Caffe, Keras, "
+            "safetensors), or a name of the zoo."
+        ),
     ] = "my_model:make_model",
     images: Annotated[
         Path, typer.Option("--images", help="Your data: a folder (or zip) of class folders.")
     ] = Path("images"),
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            help="Instead of images: module:function of yours that returns arrays, or a name "
+            "(`bitwright list datasets`).",
+        ),
+    ] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Write a commented recipe for your own model and data."""
     from bitwright.cli.template import write_template
 
-    notes = write_template(path, model, images, force=force)
+    notes = write_template(path, model, images, data, force=force)
     output = Output(json)
     if not output.answered({"recipe": str(path), "notes": notes}):
         for note in notes:

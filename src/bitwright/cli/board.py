@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +12,11 @@ import typer
 from typer.core import TyperGroup
 
 from bitwright.base.errors import MismatchError, RecipeError
-from bitwright.base.nouns import IMAGES, OF_AXES, Noun
 from bitwright.cli.options import Json
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
+    from bitwright.build.simulated import Faults
     from bitwright.pipeline.board import BoardResult
 
 _SHOWN = 20
@@ -35,7 +37,8 @@ app = typer.Typer(
     name="board",
     cls=_RunByDefault,
     no_args_is_help=True,
-    help="Run a design on a board, or on a simulated one, and compare it with the integer graph.",
+    help="Run a design on a board, or on a simulated one, and compare it with the integer graph. "
+    "`bitwright board RUN` is `bitwright board run RUN`, and takes its options.",
 )
 
 Subject = Annotated[
@@ -45,6 +48,19 @@ Subject = Annotated[
         help="A run directory, the name of one in runs/, a folder of `import`, or a design folder.",
     ),
 ]
+
+
+FaultShare = Annotated[
+    float,
+    typer.Option(
+        "--faults",
+        min=0.0,
+        max=0.2,
+        metavar="SHARE",
+        help="Of the bytes on a simulated line that are lost, flipped or repeated: 0.01.",
+    ),
+]
+FaultSeed = Annotated[int, typer.Option("--seed", min=0, help="Of which bytes.")]
 
 
 @app.command("list")
@@ -109,8 +125,9 @@ def run(
     images: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[IMAGES|FOLDER|LEVELS.npy]...",
-            help="What to send; by default the images that the run was tested on.",
+            metavar="[IMAGES|FOLDER|ARRAY.npy]...",
+            help="What to send: image files, or arrays of levels (integers) or of the numbers that "
+            "they are made of (floats); by default what the run was tested on.",
         ),
     ] = None,
     port: Annotated[
@@ -122,18 +139,11 @@ def run(
     count: Annotated[
         int | None, typer.Option("--count", min=1, help="So many images at most.")
     ] = None,
-    faults: Annotated[
-        float,
-        typer.Option(
-            "--faults", min=0.0, max=0.2, metavar="SHARE",
-            help="Of the bytes on a simulated line that are lost, flipped or repeated: 0.01.",
-        ),
-    ] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of which bytes.")] = 0,
+    faults: FaultShare = 0.0,
+    seed: FaultSeed = 0,
     json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Send images; print labels and scores; compare them with the integer graph."""
-    from bitwright.build.simulated import Faults
     from bitwright.pipeline.board import run_on_board
     from bitwright.pipeline.board_subject import find_subject
 
@@ -145,14 +155,13 @@ def run(
     found = find_subject(subject)
     if not simulated and port is None:
         port = _only_port()
-    share = faults / 3
     with output.progress() as progress:
         result = run_on_board(
             found,
             list(images or ()),
             port=port,
             simulated=simulated,
-            faults=Faults(share, share, share, seed),
+            faults=_faults(faults, seed),
             count=count,
             progress=progress,
         )
@@ -160,6 +169,48 @@ def run(
         _show(output, result)
     if result.differences:
         raise typer.Exit(MismatchError.exit_code)
+
+
+@app.command()
+def serve(
+    subject: Subject,
+    host: Annotated[
+        Path | None,
+        typer.Option(
+            "--host",
+            metavar="FOLDER",
+            help="Write board.json and the host in C there, as they lie beside a bitstream.",
+        ),
+    ] = None,
+    faults: FaultShare = 0.0,
+    seed: FaultSeed = 0,
+    json: Json = False,
+) -> None:
+    """Simulate a board for hosts of your own: say its port, and go on until Ctrl-C."""
+    from bitwright.host.board_files import export_host
+    from bitwright.pipeline.board import simulated_board
+    from bitwright.pipeline.board_subject import find_subject
+
+    output = Output(json)
+    with output.progress() as progress:
+        progress("compiling the simulated board", 0, 0)
+        board, description = simulated_board(find_subject(subject), None, progress)
+    if host is not None:
+        host.mkdir(parents=True, exist_ok=True)
+        export_host(description, host)
+    with board.start(_faults(faults, seed)) as running:
+        found = {"port": running.port, "design": description.name, "digest": description.digest}
+        if not output.answered(found):
+            output.say(f"{description.name} on {running.port}, until Ctrl-C")
+        sys.stdout.flush()
+        with suppress(KeyboardInterrupt):
+            running.wait()
+
+
+def _faults(share: float, seed: int) -> Faults:
+    from bitwright.build.simulated import Faults
+
+    return Faults(share / 3, share / 3, share / 3, seed)
 
 
 def _ports() -> list[Any]:
@@ -219,7 +270,7 @@ def _as_json(result: BoardResult) -> dict[str, Any]:
 
 
 def _show(output: Output, result: BoardResult) -> None:
-    rows, noun = [], _noun(result)
+    rows, noun = [], result.noun
     for k, name in enumerate(result.names[:_SHOWN]):
         label = "" if result.labels is None else _class(result, k)
         rows.append((name, label, _best_scores(result, k)))
@@ -243,10 +294,6 @@ def _show(output: Output, result: BoardResult) -> None:
         )
 
 
-def _noun(result: BoardResult) -> Noun:
-    return OF_AXES.get(len(result.description.input.shape), IMAGES)
-
-
 def _rates(result: BoardResult) -> str:
     description = result.description
     parts = []
@@ -257,11 +304,11 @@ def _rates(result: BoardResult) -> str:
     if description.interval:
         parts.append(
             f"{result.core_rate:.0f} in the core ({description.interval} cycles "
-            f"{_noun(result).each} at {description.clock_mhz:g} MHz)"
+            f"{result.noun.each} at {description.clock_mhz:g} MHz)"
         )
     if result.cycles:
         parts.append(
-            f"{result.cycles} cycles for one {_noun(result).one} in the core, timed by the board"
+            f"{result.cycles} cycles for one {result.noun.one} in the core, timed by the board"
         )
     return "; ".join(parts)
 

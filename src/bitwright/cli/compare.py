@@ -85,6 +85,8 @@ def _show(output: Output, report: DiffReport) -> None:
         output.say(f"{level}: {words}")
     for stage in report.stages:
         output.say(f"{_title(stage)}: {_verdict(stage)}")
+    if report.note:
+        output.say(report.note)
     if report.bad is None:
         output.say("no level differs from the one before it where equality is required")
     elif report.bad.first is not None:

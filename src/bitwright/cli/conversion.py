@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from bitwright.base.errors import RecipeError
 from bitwright.base.files import check_free
 from bitwright.cli import show
 from bitwright.cli.options import Classes, Force, Json, Shape, hardware_of, parse_shape
@@ -106,6 +107,7 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
         _show_graph(output, file, out, import_packed(file, out, force=force))
         return
     if is_model_file(file):
+        _refuse_hardware(file, {"--target": target, "--input-type": input_type})
         report = import_model(
             file,
             out,
@@ -133,6 +135,22 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
             progress=progress,
         )
     _show_graph(output, file, out, report)
+
+
+def _refuse_hardware(file: Path, given: dict[str, Any]) -> None:
+    """A float network has no integers yet.
+
+    Raises:
+        RecipeError: an option asks for some.
+    """
+    named = [option for option, value in given.items() if value is not None]
+    if named:
+        raise RecipeError(
+            f"{file.name} is a float network, which has no integers yet",
+            where=", ".join(named),
+            hint=f"train it in few bits by a recipe with `model: {file.name}` (bitwright init), or "
+            "quantize it without training: bitwright.build_model (docs/model-exchange.md)",
+        )
 
 
 def _show_graph(output: Output, file: Path, out: Path, report: dict[str, Any]) -> None:
@@ -183,7 +201,10 @@ def _show_float(output: Output, file: Path, out: Path, report: dict[str, Any]) -
         f"{report['parameters']} parameters; takes {shape} ({order}), "
         f"input scale {given['scale']:g}"
     )
-    output.say(f"wrote {out}; next: bitwright formats compare {out} --data NAME")
+    output.say(
+        f"wrote {out}; next: bitwright formats compare {out} --data NAME, or a recipe: bitwright "
+        f"init my.yaml --model {file}"
+    )
 
 
 def export(

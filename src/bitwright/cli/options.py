@@ -22,8 +22,9 @@ RecipeArgument = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
-        help="A recipe: its name (`bitwright list recipes`), a YAML file, or a run directory; for "
-        "map, simulate, implement and report also a folder of `import` or bitwright.build_model.",
+        help="A recipe: its name (`bitwright list recipes`) or a YAML file; a run directory, or "
+        "the name of one in runs/; for map, simulate, implement and report also a folder of "
+        "`import` or bitwright.build_model.",
     ),
 ]
 RunDir = Annotated[
@@ -46,7 +47,7 @@ Subject = Annotated[
     typer.Argument(
         metavar="RUN|MODEL",
         help="A run directory; a folder that `import` made; a model file (.prototxt, .h5, .keras, "
-        ".safetensors); a name of the zoo or package.module:factory with --weights.",
+        ".safetensors, .onnx); a name of the zoo or package.module:factory with --weights.",
     ),
 ]
 DataName = Annotated[
@@ -149,11 +150,15 @@ def recipe_source(name: str) -> tuple[str | Path, Path | None]:
         RecipeError: an empty folder.
         RunError: a run directory of another version.
     """
-    from bitwright.pipeline.run_files import check_run_folder, folder_of_recipe
+    from bitwright.pipeline.recipe import is_recipe
+    from bitwright.pipeline.run_files import check_run_folder, folder_of_recipe, run_called
 
     place = Path(name).expanduser()
     if not place.is_dir():
-        return name, None
+        called = run_called(name)
+        if called is None or is_recipe(name):
+            return name, None
+        place = called
     header = check_run_folder(place)
     if header is None:
         raise RecipeError(

@@ -2,15 +2,17 @@
 """A user's own images with labels in files beside them: boxes, maps of classes, or real values.
 
 ==========  ==========================================================================
-boxes       ``images/NAME.png`` with ``annotations/NAME.xml`` (Pascal VOC); or a
-            ``boxes.csv`` with the columns file, class, xmin, ymin, xmax, ymax (pixels)
+boxes       ``images/NAME.png`` with ``annotations/NAME.xml`` (Pascal VOC); or a COCO
+            file (`COCO_FILES`); or a ``boxes.csv`` with the columns file, class, xmin,
+            ymin, xmax, ymax (pixels); ``classes.txt`` may say which classes there are
 maps        ``images/NAME.png`` with ``masks/NAME.png``: a number of a class a pixel,
             255 where it is not known; names of the classes in ``classes.txt``
 values      a ``values.csv`` with the columns file and one for each value
 ==========  ==========================================================================
 
 Folders ``train``, ``test`` and ``validation`` around all that make splits, as with folders of
-classes; else the images are cut. File names in a CSV file start where it lies.
+classes; so do Pascal VOC's lists ``ImageSets/Main/train.txt``, ``val.txt``, ``test.txt``; else the
+images are cut. File names in a CSV file start where it lies.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ import numpy as np
 
 from bitwright.base.errors import DataError
 from bitwright.base.progress import Progress, no_progress
+from bitwright.data.coco import image_named, parse_coco
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, check_growth, decode_map, read_size
-from bitwright.data.detection import Room, annotation_of, check_box, parse_voc
+from bitwright.data.detection import Room, annotation_of, check_box, read_voc
 from bitwright.data.folders import Cut, decode_listing, split_parts
 from bitwright.data.labels import UNKNOWN, Annotation, Classes, LabelKind, MapLabels
 from bitwright.data.listing import SPLITS, Listing, ReadFile, list_images, opened
@@ -38,6 +41,15 @@ from bitwright.data.splits import Labelled, Labels
 #: Folders of annotations, in which no images are looked for.
 _BESIDE = frozenset({"masks", "annotations", "Annotations"})
 _BOXES, _VALUES, _CLASSES = "boxes.csv", "values.csv", "classes.txt"
+#: Where a COCO file is looked for, at the top and in each folder of splits.
+COCO_FILES = (
+    "_annotations.coco.json",
+    "annotations.json",
+    "instances.json",
+    "annotations/instances.json",
+    *(f"annotations/instances_{part}.json" for part in ("default", "train", "val", "test")),
+)
+_LISTS = "ImageSets/Main"
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_BYTES = 64 << 20  # of a file of annotations
 _MOST_CELLS, _MOST_COLUMNS = 3_000_000, 4096
@@ -100,7 +112,9 @@ def load(
         raise DataError(f"holds no images with {kind.name}", where=str(path), hint=kind.layout)
     images = decode_listing(listing, decoding, progress)
     with opened(listing) as read:
-        found, classes = READERS[kind.name](_Files(listing, read, kind, images.shape[1:3]))
+        files = _Files(listing, read, kind, images.shape[1:3])
+        found, classes = READERS[kind.name](files)
+        splits = _splits(files)
     try:
         labels = kind.pack(found, images.shape[1:3])
     except DataError as error:
@@ -108,8 +122,7 @@ def load(
     warn_of_lost(images, top_of(images), "images", str(path))
     shared = Labels(name, classes, 1 / top_of(images), str(path), kind)
     parts = {
-        split: Labelled(images[positions], labels[positions])
-        for split, positions in _splits(listing.names).items()
+        split: Labelled(images[positions], labels[positions]) for split, positions in splits.items()
     }
     return split_parts(parts, shared, Cut(validation, test, seed))
 
@@ -118,33 +131,41 @@ def _is_beside(name: str) -> bool:
     return not _BESIDE.isdisjoint(PurePosixPath(name).parts[:-1])
 
 
-def _splits(names: tuple[str, ...]) -> dict[str, list[int]]:
-    """Positions of the images of each split; ``all`` without folders of that name."""
+def _splits(files: _Files) -> dict[str, list[int]]:
+    """Positions of the images of each split; ``all`` without folders of that name, and lists."""
+    names = files.names
     heads = [PurePosixPath(name).parts[0].lower() for name in names]
-    if not all(head in SPLITS for head in heads):
-        return {"all": list(range(len(names)))}
     found: dict[str, list[int]] = {}
-    for position, head in enumerate(heads):
-        found.setdefault(SPLITS[head], []).append(position)
-    return found
+    if all(head in SPLITS for head in heads):
+        for position, head in enumerate(heads):
+            found.setdefault(SPLITS[head], []).append(position)
+        return found
+    stems = {PurePosixPath(name).stem: position for position, name in enumerate(names)}
+    taken: dict[str, str] = {}
+    for head, split in SPLITS.items():
+        place = f"{_LISTS}/{head}.txt"
+        content = files.optional(place)
+        for line in () if content is None else _lines_of(content, files.where(place)):
+            stem = line.split()[0]  # VOC's lists of a class have a second column
+            if stem not in stems:
+                raise DataError(f"names {stem!r:.200}, no image here", where=files.where(place))
+            if (other := taken.setdefault(stem, place)) != place:
+                raise DataError(
+                    f"names {stem!r:.200}, as {other} does: what is measured would be trained on",
+                    where=files.where(place),
+                )
+            found.setdefault(split, []).append(stems[stem])
+    return found or {"all": list(range(len(names)))}
 
 
 def _boxes(files: _Files) -> Found:
-    named: dict[str, list[_Box]] = {name: [] for name in files.names}
-    has_table = False
-    for row in _rows(files, _BOXES, ("file", "class", *_EDGES)):
-        has_table = True
-        if row is not None:
-            edges = tuple(row.real(edge) for edge in _EDGES)
-            named[row.image].append((sys.intern(row.cells["class"]), edges, row.where))
-    room = Room.of(files.listing.path)
-    for name in () if has_table else files.names:
-        where, content = annotation_of(files.read, files.listing.path, name)
-        corners, labels = parse_voc(content, where, room=room)
-        named[name] = [
-            (label, tuple(e), where) for label, e in zip(labels, corners.tolist(), strict=True)
-        ]
-    classes = tuple(sorted({label for each in named.values() for label, *_ in each}))
+    named = _from_csv(files) or _from_coco(files) or _from_voc(files)
+    if not any(named.values()):
+        raise DataError(
+            f"none of {len(named)} images has a box", where=str(files.listing.path),
+            hint=files.kind.layout,
+        )  # fmt: skip
+    classes = _box_classes(files, named)
     numbers = {label: number for number, label in enumerate(classes)}
     found = []
     for name, each in named.items():
@@ -156,6 +177,93 @@ def _boxes(files: _Files) -> Found:
             check_box(edges, (height, width), f"{where}: {name}")
         found.append(Annotation(boxes=boxes))
     return found, classes
+
+
+_Named = dict[str, list[_Box]]
+"""By image its boxes."""
+
+
+def _from_csv(files: _Files) -> _Named | None:
+    named: _Named = {name: [] for name in files.names}
+    has_table = False
+    for row in _rows(files, _BOXES, ("file", "class", *_EDGES)):
+        has_table = True
+        if row is not None:
+            edges = tuple(row.real(edge) for edge in _EDGES)
+            named[row.image].append((sys.intern(row.cells["class"]), edges, row.where))
+    return named if has_table else None
+
+
+def _from_coco(files: _Files) -> _Named | None:
+    named: _Named = {}
+    known: dict[str, list[str]] = {}
+    for name in files.names:
+        known.setdefault(PurePosixPath(name).name, []).append(name)
+    has_table = False
+    room = Room.of(files.listing.path)
+    for folder in _folders(files.names):
+        for file in COCO_FILES:
+            place = f"{folder}/{file}".lstrip("/")
+            content = files.optional(place)
+            if content is None:
+                continue
+            has_table = True
+            room.take(len(content), files.where(place))
+            inside = {
+                last: [path for path in paths if path.startswith(f"{folder}/" if folder else "")]
+                for last, paths in known.items()
+            }
+            for said, boxes in parse_coco(content, files.where(place)).items():
+                image = image_named(said, inside, files.where(place))
+                if image in named:
+                    raise DataError("lists an image a second time", where=files.where(place))
+                named[image] = [(sys.intern(b.category), b.edges, b.where) for b in boxes]
+    if not has_table:
+        return None
+    left_out = next((name for name in files.names if name not in named), None)
+    if left_out is not None:
+        raise DataError(
+            "is in no COCO file here",
+            where=files.where(left_out),
+            hint="list it under images, with no annotation if nothing is on it, or take it away",
+        )
+    return {name: named[name] for name in files.names}
+
+
+def _from_voc(files: _Files) -> _Named:
+    named: _Named = {}
+    stems = {PurePosixPath(name).stem for name in files.names}
+    room = Room.of(files.listing.path)
+    for name in files.names:
+        where, content = annotation_of(files.read, files.listing.path, name)
+        found = read_voc(content, where, room=room)
+        said = PurePosixPath(found.image).stem
+        if said != PurePosixPath(name).stem and said in stems:
+            raise DataError(
+                f"names the image {said!r:.200}, but lies beside {PurePosixPath(name).name}",
+                where=where,
+                hint="the annotations of two images were mixed up: correct name or <filename>",
+            )
+        pairs = zip(found.labels, found.boxes.tolist(), strict=True)
+        named[name] = [(label, tuple(edges), where) for label, edges in pairs]
+    return named
+
+
+def _box_classes(files: _Files, named: _Named) -> Classes:
+    """Those of ``classes.txt``, in its order; without, those that boxes have."""
+    given = files.optional(_CLASSES)
+    if given is None:
+        return tuple(sorted({label for each in named.values() for label, *_ in each}))
+    classes = _lines_of(given, files.where(_CLASSES))
+    for each in named.values():
+        for label, _, where in each:
+            if label not in classes:
+                raise DataError(
+                    f"has a box of the class {label!r:.80}",
+                    where=where,
+                    hint=f"{_CLASSES} names {', '.join(classes[:20])}",
+                )
+    return classes
 
 
 def _maps(files: _Files) -> Found:
@@ -178,8 +286,7 @@ def _maps(files: _Files) -> Found:
     given = files.optional(_CLASSES)
     if given is None:
         return found, tuple(str(number) for number in range(highest + 1))
-    lines = _text(given, files.where(_CLASSES)).splitlines()
-    return found, tuple(line.strip() for line in lines if line.strip())
+    return found, _lines_of(given, files.where(_CLASSES))
 
 
 def _values(files: _Files) -> Found:
@@ -238,9 +345,8 @@ def _rows(files: _Files, name: str, needed: tuple[str, ...]) -> Iterator[_Row | 
     """The lines of a CSV file, and None for each file: there may be one in each of the folders of
     splits instead. One at a time: a few bytes of a line become hundreds.
     """
-    folders = {"", *(PurePosixPath(image).parts[0] for image in files.names if "/" in image)}
     known, left = frozenset(files.names), _MOST_CELLS
-    for folder in sorted(folders):
+    for folder in _folders(files.names):
         place = f"{folder}/{name}".lstrip("/")
         content = files.optional(place)
         if content is None:
@@ -293,6 +399,17 @@ def _heading(cells: list[str], where: str, needed: tuple[str, ...]) -> list[str]
             hint=f"expected {', '.join(needed)}, each once, and at most {_MOST_COLUMNS} columns",
         )
     return names
+
+
+def _lines_of(content: bytes, where: str) -> tuple[str, ...]:
+    """The lines of a text that are not empty."""
+    lines = _text(content, where).splitlines()
+    return tuple(line.strip() for line in lines if line.strip())
+
+
+def _folders(names: Sequence[str]) -> list[str]:
+    """Where files of labels may lie: at the top, and in each folder there."""
+    return sorted({"", *(PurePosixPath(name).parts[0] for name in names if "/" in name)})
 
 
 def _text(content: bytes, where: str) -> str:

@@ -102,8 +102,9 @@ def annotation_of(read: ReadFile, path: Path, image: str) -> tuple[str, bytes]:
         DataError: there is none, or it cannot be read.
     """
     inside = PurePosixPath(image)
-    for folder in _ANNOTATIONS:
-        name = str(inside.parent.parent / folder / f"{inside.stem}.xml")
+    folders = (*(inside.parent.parent / folder for folder in _ANNOTATIONS), inside.parent)
+    for folder in folders:
+        name = str(folder / f"{inside.stem}.xml")
         try:
             return f"{path}:{name}", read(name, _MOST_BYTES)
         except KeyError:  # not in the zip file
@@ -114,7 +115,7 @@ def annotation_of(read: ReadFile, path: Path, image: str) -> tuple[str, bytes]:
     raise DataError(
         "has no annotation",
         where=f"{path}:{image}",
-        hint=f"expected {inside.parent.parent / 'annotations' / inside.stem}.xml",
+        hint=f"expected {inside.parent.parent / 'annotations' / inside.stem}.xml, or beside it",
     )
 
 
@@ -132,6 +133,18 @@ class Room:
             return Room(_UNBOUNDED, _UNBOUNDED)
         size = path.stat().st_size
         return Room(max(_FREE_ELEMENTS, size // _BYTES_AN_ELEMENT), most_of(size))
+
+    def take(self, count: int, where: str) -> None:
+        """So many bytes less.
+
+        Raises:
+            DataError: there are not as many.
+        """
+        self.bytes -= count
+        if self.bytes < 0:
+            raise DataError(
+                "is too long, with those before it, for what they are packed in", where=where
+            )
 
 
 class _Plain(ElementTree.TreeBuilder):
@@ -155,10 +168,35 @@ class _Plain(ElementTree.TreeBuilder):
         return super().start(tag, attrs)
 
 
+@dataclass(frozen=True, eq=False)
+class VocAnnotation:
+    """What a Pascal VOC annotation says.
+
+    Attributes:
+        image: the file that it is of, without folders; empty if it says none.
+        boxes: (K, 4) float64 in pixels.
+        labels: K names of kinds.
+    """
+
+    image: str
+    boxes: Floats
+    labels: tuple[str, ...]
+
+
 def parse_voc(
     content: bytes, where: str, size: tuple[int, int] | None = None, room: Room | None = None
 ) -> tuple[Floats, tuple[str, ...]]:
-    """Boxes (K, 4) in pixels and labels of a Pascal VOC annotation.
+    """Boxes (K, 4) in pixels and labels of a Pascal VOC annotation; arguments and errors are those
+    of `read_voc`.
+    """
+    found = read_voc(content, where, size, room)
+    return found.boxes, found.labels
+
+
+def read_voc(
+    content: bytes, where: str, size: tuple[int, int] | None = None, room: Room | None = None
+) -> VocAnnotation:
+    """A Pascal VOC annotation.
 
     Args:
         content: the XML file.
@@ -171,11 +209,7 @@ def parse_voc(
             outside the image.
     """
     room = Room(_UNBOUNDED, _UNBOUNDED) if room is None else room
-    room.bytes -= len(content)
-    if room.bytes < 0:
-        raise DataError(
-            "is too long, with those before it, for what they are packed in", where=where
-        )
+    room.take(len(content), where)
     try:
         root = ElementTree.fromstring(content, ElementTree.XMLParser(target=_Plain(room)))
     except (ElementTree.ParseError, ValueError, LookupError) as error:
@@ -185,7 +219,9 @@ def parse_voc(
         place = f"{where}, object {number + 1}"
         boxes.append(_box(thing.find("bndbox"), place, size))
         labels.append((thing.findtext("name") or "").strip())
-    return np.asarray(boxes, dtype=np.float64).reshape(-1, 4), tuple(labels)
+    image = (root.findtext("filename") or "").strip().replace("\\", "/").rpartition("/")[2]
+    corners = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
+    return VocAnnotation(image, corners, tuple(labels))
 
 
 def _box(
@@ -217,7 +253,12 @@ def check_box(edges: Sequence[float], size: tuple[int, int] | None, where: str) 
     """
     xmin, ymin, xmax, ymax = edges
     if not (np.isfinite(edges).all() and xmin < xmax and ymin < ymax):
-        raise DataError(f"the box {edges} (xmin, ymin, xmax, ymax) is empty", where=where)
+        swapped = xmin > xmax or ymin > ymax
+        raise DataError(
+            f"the box {edges} (xmin, ymin, xmax, ymax) is empty"
+            + (": its corners are swapped" if swapped else ""),
+            where=where,
+        )
     if size is not None and (xmin < 0 or ymin < 0 or xmax > size[1] or ymax > size[0]):
         raise DataError(
             f"the box {edges} lies outside the image of {size[0]} x {size[1]} (H x W)", where=where

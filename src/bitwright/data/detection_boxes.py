@@ -25,7 +25,9 @@ ANCHORS = (
     (1.4940052559648322, 2.3598481287086823),
     (4.0113013112315155, 5.760873975661669),
 )
-_FIELDS = 5
+#: Numbers an anchor before scores of classes: x, y, width, height, confidence.
+BOX_OUTPUTS = 5
+_FIELDS = BOX_OUTPUTS
 #: Size (width, height) of the contest's images.
 CONTEST_SIZE = (640, 360)
 
@@ -66,29 +68,79 @@ def decode(output: ArrayLike, anchors: Sequence[tuple[float, float]] = ANCHORS) 
     Raises:
         DataError: the output has another shape or holds NaN.
     """
+    fields = _fields(output, anchors, 0)
+    count, _, _, height, width = fields.shape
+    best = fields[:, :, 4].reshape(count, -1).argmax(axis=1)
+    anchor, row, column = np.unravel_index(best, (len(anchors), height, width))
+    t = fields[np.arange(count), anchor, :, row, column]
+    sizes = np.asarray(anchors, dtype=np.float64)[anchor]
+    boxes = _corners(t[:, :4], sizes, np.stack([column, row], axis=1), (width, height))
+    return Detections(boxes, _sigmoid(t[:, 4]), anchor, row, column)
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Every box that a detector proposes for N images: M = anchors x H x W each.
+
+    Attributes:
+        boxes: (N, M, 4) float64, xmin, ymin, xmax, ymax as shares of width and height.
+        scores: (N, M, classes) float64: confidence times the class's probability; of a detector
+            without classes (N, M, 1), the confidence.
+    """
+
+    boxes: Floats
+    scores: Floats
+
+
+def decode_all(
+    output: ArrayLike, anchors: Sequence[tuple[float, float]] = ANCHORS, classes: int = 0
+) -> Candidates:
+    """Boxes and scores of every anchor and cell, as `decode` computes them; scores of classes go
+    through a softmax (Redmon and Farhadi 2017, section 2).
+
+    Args:
+        output: (N, (5 + classes) * anchors, H, W), raw numbers of the last convolution.
+        anchors: (width, height) in output pixels.
+        classes: scores of classes behind the five numbers of each anchor.
+
+    Raises:
+        DataError: the output has another shape or holds NaN.
+    """
+    fields = _fields(output, anchors, classes)
+    count, _, _, height, width = fields.shape
+    flat = fields.transpose(0, 1, 3, 4, 2).reshape(count, -1, fields.shape[2])
+    anchor, row, column = np.indices((len(anchors), height, width)).reshape(3, -1)
+    sizes = np.asarray(anchors, dtype=np.float64)[anchor]
+    boxes = _corners(flat[..., :4], sizes, np.stack([column, row], axis=1), (width, height))
+    scores = _sigmoid(flat[..., 4:5])
+    if classes:
+        raw = flat[..., BOX_OUTPUTS:]
+        powers = np.exp(raw - raw.max(axis=-1, keepdims=True))
+        scores = scores * powers / powers.sum(axis=-1, keepdims=True)
+    return Candidates(boxes, scores)
+
+
+def _fields(output: ArrayLike, anchors: Sequence[tuple[float, float]], classes: int) -> Floats:
+    """(N, anchors, 5 + classes, H, W)."""
     raw = np.asarray(output, dtype=np.float64)
-    if raw.ndim != 4 or raw.shape[1] != _FIELDS * len(anchors) or 0 in raw.shape[2:]:
+    each = BOX_OUTPUTS + classes
+    if raw.ndim != 4 or raw.shape[1] != each * len(anchors) or 0 in raw.shape[2:]:
         raise DataError(
-            f"a detector with {len(anchors)} anchors gives (N, {_FIELDS * len(anchors)}, H, W), "
+            f"a detector with {len(anchors)} anchors gives (N, {each * len(anchors)}, H, W), "
             f"found {raw.shape}",
             where="decode",
         )
     if np.isnan(raw).any():
         raise DataError("the output holds NaN", where="decode")
     count, _, height, width = raw.shape
-    fields = raw.reshape(count, len(anchors), _FIELDS, height, width)
-    best = fields[:, :, 4].reshape(count, -1).argmax(axis=1)
-    anchor, row, column = np.unravel_index(best, (len(anchors), height, width))
-    t = fields[np.arange(count), anchor, :, row, column]
-    sizes = np.asarray(anchors, dtype=np.float64)[anchor]
-    centre_x = (_sigmoid(t[:, 0]) + column) / width
-    centre_y = (_sigmoid(t[:, 1]) + row) / height
-    half_w = np.exp(np.minimum(t[:, 2], _LARGEST)) * sizes[:, 0] / width / 2
-    half_h = np.exp(np.minimum(t[:, 3], _LARGEST)) * sizes[:, 1] / height / 2
-    boxes = np.stack(
-        [centre_x - half_w, centre_y - half_h, centre_x + half_w, centre_y + half_h], axis=1
-    )
-    return Detections(boxes, _sigmoid(t[:, 4]), anchor, row, column)
+    return raw.reshape(count, len(anchors), each, height, width)
+
+
+def _corners(t: Floats, sizes: Floats, cells: NDArray[np.int64], grid: tuple[int, int]) -> Floats:
+    """Boxes (..., 4) of raw numbers (..., 4), anchors and cells (..., 2), in a grid (W, H)."""
+    centre = (_sigmoid(t[..., :2]) + cells) / grid
+    half = np.exp(np.minimum(t[..., 2:4], _LARGEST)) * sizes / grid / 2
+    return np.concatenate([centre - half, centre + half], axis=-1)
 
 
 #: Beyond, exp would overflow; no box is e^50 times its anchor.
@@ -114,12 +166,31 @@ def iou(first: ArrayLike, second: ArrayLike) -> Floats:
     Raises:
         DataError: they are no boxes, or an edge lies behind its opposite.
     """
+    shared, first_area, second_area = _areas(first, second)
+    union = first_area + second_area - shared
+    return np.divide(shared, union, out=np.zeros_like(union), where=union > 0)
+
+
+def overlap_over_truth(found: ArrayLike, truth: ArrayLike) -> Floats:
+    """Intersection over the area of the true box, pairwise with broadcasting: what the thesis on
+    SkyNet (equation 2.7) writes where the contest and everybody else have `iou`. A box as large as
+    the image reaches 1.
+
+    Raises:
+        DataError: as `iou`.
+    """
+    shared, _, area = _areas(found, truth)
+    return np.divide(shared, area, out=np.zeros_like(shared), where=area > 0)
+
+
+def _areas(first: ArrayLike, second: ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """What two boxes (..., 4) share, and what each covers."""
     a, b = _boxes(first), _boxes(second)
     low, high = np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])
     shared = np.maximum(high - low, 0).prod(axis=-1)
-    area = (a[..., 2:] - a[..., :2]).prod(axis=-1) + (b[..., 2:] - b[..., :2]).prod(axis=-1)
-    union = area - shared
-    return np.divide(shared, union, out=np.zeros_like(union), where=union > 0)
+    each = ((box[..., 2:] - box[..., :2]).prod(axis=-1) for box in (a, b))
+    first_area, second_area = (np.broadcast_to(area, shared.shape) for area in each)
+    return shared, first_area, second_area
 
 
 def _boxes(boxes: ArrayLike) -> Floats:

@@ -142,8 +142,8 @@ class BoxLabels:
 
     name: ClassVar[str] = "boxes"
     layout: ClassVar[str] = (
-        "images/NAME with annotations/NAME.xml (Pascal VOC), or boxes.csv with the columns "
-        "file, class, xmin, ymin, xmax, ymax in pixels"
+        "images/NAME with annotations/NAME.xml (Pascal VOC), or annotations.json (COCO), or "
+        "boxes.csv with the columns file, class, xmin, ymin, xmax, ymax in pixels"
     )
 
     def check(self, labels: Labels, classes: Classes, size: tuple[int, ...], where: str) -> None:

@@ -4,22 +4,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
+import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from bitwright.base.described import Strict, validated
 from bitwright.base.errors import GraphError
 from bitwright.base.files import read_text
+from bitwright.data.preparation import Preparation
 
 _MOST_BYTES = 1 << 24
 #: Pixels along a side, as many as a picture has that is decoded (`decoding.MOST_PIXELS`).
 _MOST_SIDE, _MOST_PIXELS = 1 << 13, 1 << 24
-_VALUES = 256  # of a pixel
+#: Values of a pixel.
+PIXELS = 256
 
 Side = Annotated[int, Field(gt=0, le=_MOST_SIDE)]
+Count = Annotated[int, Field(gt=0, lt=1 << 31)]
 Level = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Preprocessing(Strict):
@@ -45,8 +50,8 @@ class Preprocessing(Strict):
     def _check(self) -> Self:
         if self.size[0] * self.size[1] > _MOST_PIXELS:
             raise ValueError(f"size {self.size} has more than {_MOST_PIXELS} pixels")
-        if any(len(row) != _VALUES for row in self.levels):
-            raise ValueError(f"levels: expected {_VALUES} numbers a row, one for each pixel value")
+        if any(len(row) != PIXELS for row in self.levels):
+            raise ValueError(f"levels: expected {PIXELS} numbers a row, one for each pixel value")
         if len(self.levels) not in (1, self.channels):
             raise ValueError(f"{len(self.levels)} rows of levels for {self.channels} channels")
         return self
@@ -57,6 +62,38 @@ class DataLevels(Strict):
 
     type: str
     scale: Finite
+
+
+class NumberRule(Strict):
+    """How numbers of the world become the levels of a data set: what `Preparation` was fitted to.
+
+    Attributes:
+        rule: in words.
+        offset, step: one, or one for each column of a table.
+        low, high: the smallest and the largest level.
+        format: of the levels.
+        scale: real value of one level for the network.
+    """
+
+    rule: str
+    offset: tuple[Finite, ...] = Field(min_length=1)
+    step: tuple[Positive, ...] = Field(min_length=1)
+    low: Level
+    high: Level
+    format: Annotated[str, Field(pattern=r"^u?int([2-9]|1[0-6])$")]
+    scale: Positive
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.offset) != len(self.step):
+            raise ValueError(f"{len(self.offset)} offsets for {len(self.step)} steps")
+        return self
+
+    def preparation(self) -> Preparation:
+        """The rule as a value that applies it."""
+        signed, bits = self.format.startswith("int"), int(self.format.lstrip("uint"))
+        offset, step = np.array(self.offset), np.array(self.step)
+        return Preparation(offset, step, bits, signed, self.scale)
 
 
 class HostInput(Strict):
@@ -74,14 +111,21 @@ class HostInput(Strict):
     """
 
     inputs: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     format: str
     scale: Finite
     rounding: str
     data: DataLevels
-    preparation: dict[str, Any] | None = None
+    preparation: NumberRule | None = None
     preprocessing: Preprocessing | None = None
     classes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        rule = self.preparation
+        if rule is not None and len(rule.step) not in (1, *self.shape[-1:]):
+            raise ValueError(f"{len(rule.step)} steps of inputs of shape {self.shape}")
+        return self
 
 
 def read_input(path: Path) -> HostInput | None:

@@ -9,8 +9,8 @@ from functools import cached_property
 from math import ceil
 
 from bitwright.base.figures import Resources
-from bitwright.hw.blocks import Block, Fifo, blocks_of
-from bitwright.hw.cost import block_resources
+from bitwright.hw.blocks import Block, Fifo, Port, blocks_of
+from bitwright.hw.cost import block_resources, end_resources
 from bitwright.hw.memory import ram_style
 from bitwright.ir import Attr, Graph, Node
 
@@ -73,13 +73,15 @@ class CutPlan:
 
     def port(self, edge: str) -> tuple[int, int]:
         """(bits of a beat, beats of a frame) of a stream."""
+        port = self._port(edge)
+        return port.width, port.beats
+
+    def _port(self, edge: str) -> Port:
         maker = self.hardware.producer(edge)
         if maker is None:
             (reader,) = self.hardware.consumers(edge)
-            port = self._blocks[reader.name].inputs[reader.inputs.index(edge)]
-        else:
-            port = self._blocks[maker.name].outputs[maker.outputs.index(edge)]
-        return port.width, port.beats
+            return self._blocks[reader.name].inputs[reader.inputs.index(edge)]
+        return self._blocks[maker.name].outputs[maker.outputs.index(edge)]
 
     def crossing(self, cut: int) -> list[str]:
         """Edges between the units before a cut and those behind it."""
@@ -109,8 +111,8 @@ class CutPlan:
         """edge -> cost of its end in the part that makes it, and in the part that reads it."""
         table: dict[str, tuple[Resources, Resources]] = {}
         for edge, source, target in self.streams:
-            width = self.port(edge)[0]
-            register = Resources(lut=width + 3, ff=2 * width + 3)
+            port = self._port(edge)
+            out, into = (end_resources(port, self.family, kind) for kind in ("axis_out", "axis_in"))
             more = Resources()
             if source >= 0 and target < self._end:
                 (reader,) = self.hardware.consumers(edge)
@@ -119,7 +121,7 @@ class CutPlan:
                 more = block_resources(Fifo(node, kind, kind), self.family)
                 if reader.op == "fifo":
                     more -= block_resources(self._blocks[reader.name], self.family)
-            table[edge] = register, register + more
+            table[edge] = out, into + more
         return table
 
     def best_cuts(self, device: Resources) -> tuple[int, ...] | None:

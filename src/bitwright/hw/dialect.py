@@ -62,10 +62,14 @@ def _infer_window(node: Node, types: Types) -> Types:
     pixels = node.integer("pixels")
     need(pixels >= span, f"pixels={pixels} is less than the {span} that a window spans")
     out_h, out_w = window_shape((height, width), kernel, stride, (0, 0, 0, 0), dilation)
-    groups = _window_groups(node, channels)
+    groups, simd = _window_groups(node, channels), node.integer("simd")
+    if node.integer("parallel_window"):
+        need(simd == channels, f"a parallel window takes all {channels} channels a beat")
+        need(node.integer("groups") > 0, "a depthwise unit takes one pixel after the other")
+        simd = 1  # the groups lie in one beat
     need(
-        node.integer("groups") >= 0 and channels % (groups * node.integer("simd")) == 0,
-        f"{groups} groups of beats of {node.integer('simd')} do not divide {channels} channels",
+        node.integer("groups") >= 0 and channels % (groups * simd) == 0,
+        f"{groups} groups of beats of {simd} do not divide {channels} channels",
     )
     scale = tensor.scale
     if len(scale) > 1:
@@ -220,6 +224,9 @@ _OPS = (
             "pixels": AttrSpec("int", "pixels of the circular buffer"),
             "groups": AttrSpec(
                 "int", "channel groups; 0: each beat of a pixel is one, for a depthwise unit", 1
+            ),
+            "parallel_window": AttrSpec(
+                "int", "1: all elements of an output pixel in one beat, all channels a beat in", 0
             ),
             "simd": _SIMD,
             "ram_style": _RAM,

@@ -101,10 +101,13 @@ def _tight_edges(
 
     Two beats at the end of a block make all of it stand still: not affordable where it, or a block
     directly in front of it, has less time to spare. And what stood still may hold bubbles: not
-    affordable for a matrix unit behind it that has hardly any time to spare. Nor may beats be late
-    that a block waits for which has no time to spare because it waits.
+    affordable for a matrix unit behind it that has hardly any time to spare: for each vector those
+    of the block in front, and where two beats do make that stand still, those of all that stands
+    still with it. Nor may beats be late that a block waits for which has no time to spare because
+    it waits.
     """
     tight: set[str] = set()
+    stages = _pipeline_latency(hardware, blocks, buffered)
     spare: dict[str, int] = dict.fromkeys(hardware.inputs, flow.interval)
     for node in hardware:
         own = flow.interval - flow.intervals[node.name]
@@ -116,7 +119,7 @@ def _tight_edges(
                 if 0 < waits and (spare[edge] < waits or edge in flow.critical):
                     tight.add(edge)
                 block = blocks[node.name]
-                pipeline = blocks[producer.name].pipeline
+                pipeline = stages[edge] if waits else blocks[producer.name].pipeline
                 if isinstance(block, MatVec) and own < block.vectors * pipeline:
                     tight.add(edge)
             if edge not in buffered and edge not in tight:
@@ -126,7 +129,7 @@ def _tight_edges(
 
 
 def _pipeline_latency(
-    hardware: Graph, blocks: dict[str, Block], buffered: set[str]
+    hardware: Graph, blocks: dict[str, Block], buffered: Container[str]
 ) -> dict[str, int]:
     """Register stages from the last FIFO to an edge: bubbles, when all of it stands still."""
     total: dict[str, int] = dict.fromkeys(hardware.inputs, 0)

@@ -29,6 +29,7 @@ _KEYS = {
     "mem_mode": "mem_mode",
     "depth": "depth",
     "pixels": "pixels",
+    "parallel_window": "parallel_window",
     "ReuseFactor": "reuse_factor",
 }
 _WORDS: dict[str, tuple[str, ...]] = {
@@ -54,6 +55,8 @@ class NodeFolding:
         depth: beats of the FIFO in front of the node, instead of the computed depth; of a join,
             one number for each input.
         pixels: pixels of a window's buffer (our addition to FINN's keys).
+        parallel_window: of a window: 1 gives all pixels of a window in one beat, and takes all
+            channels in one (SIMD is their number); 0 one pixel after the other.
         reuse_factor: MH*MW/(PE*SIMD), instead of PE and SIMD.
     """
 
@@ -65,6 +68,7 @@ class NodeFolding:
     mem_mode: str | None = None
     depth: int | tuple[int, ...] | None = None
     pixels: int | None = None
+    parallel_window: int | None = None
     reuse_factor: int | None = None
 
     @staticmethod
@@ -195,6 +199,9 @@ def _parse_choices(entry: Mapping[str, object], where: str) -> NodeFolding:
                 raise RecipeError(
                     f"{key} must be one of {', '.join(_WORDS[attr])}, got {value!r}", where=where
                 )
+        elif attr == "parallel_window":
+            if type(value) is not int or value not in (0, 1):
+                raise RecipeError(f"{key} must be 0 or 1, got {value!r}", where=where)
         elif not (_positive(value) or (attr == "depth" and _positives(value))):
             raise RecipeError(f"{key} must be a positive integer, got {value!r}", where=where)
         choices[attr] = tuple(value) if isinstance(value, list) else value

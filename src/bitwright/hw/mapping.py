@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from math import gcd, lcm
 
 from bitwright.base.errors import RecipeError
-from bitwright.hw.blocks import Block, MatVec, Pad, Window, block_of, blocks_of, divisors
+from bitwright.hw.blocks import (
+    Block,
+    MatVec,
+    Pad,
+    ParallelWindow,
+    Window,
+    block_of,
+    blocks_of,
+    divisors,
+)
 from bitwright.hw.dataflow import DIRECT_BEATS
 from bitwright.hw.external import WeightMemory, check_modes, place_weights
 from bitwright.hw.fifos import insert_fifos, is_fifo_name
@@ -110,7 +119,11 @@ def apply_folding(hardware: Graph, folding: Folding, options: MapOptions) -> Gra
 
 
 def _choice(hardware: Graph, node: Node, folding: Folding) -> NodeFolding:
-    return resolve_reuse(folding.of(node.name, node.op), block_of(hardware, node))
+    block = block_of(hardware, node)
+    choice = resolve_reuse(folding.of(node.name, node.op), block)
+    if isinstance(block, Window) and choice.parallel_window and choice.simd is None:
+        choice = replace(choice, simd=block.input_type.channels)
+    return choice
 
 
 def _fold_attrs(
@@ -127,6 +140,8 @@ def _fold_attrs(
             {} if choice.pixels is None or isinstance(block, Pad) else {"pixels": choice.pixels}
         )
         simd = wanted if choice.simd else gcd(limits["simd"], wanted)
+        if isinstance(block, Window):
+            buffer["parallel_window"] = choice.parallel_window or 0
         return {"simd": simd, **buffer}
     if "lanes" in node.attrs:
         # At an input of the graph there is nothing to follow but the reader.
@@ -143,7 +158,7 @@ def lane_limits(block: Block) -> dict[str, int]:
         return dict(zip(("pe", "simd"), block.matrix, strict=True))
     if isinstance(block, Window):
         return {"simd": channels // (node.integer("groups") or 1)}
-    if isinstance(block, Pad):
+    if isinstance(block, Pad | ParallelWindow):
         return {"simd": channels}
     if "pe" not in node.attrs:
         return {}
@@ -211,7 +226,8 @@ def _checked(hardware: Graph, node: Node) -> Block:
         RecipeError: the folding is not legal; says which values are.
     """
     plain = block_of(hardware, hardware.node(node.name))
-    for attr, limit in lane_limits(plain).items():
+    folded = block_of(hardware, node)
+    for attr, limit in lane_limits(folded).items():
         value = node.integer(attr)
         if limit % value:
             raise RecipeError(
@@ -225,13 +241,32 @@ def _checked(hardware: Graph, node: Node) -> Block:
             where=f"folding, {node.name}",
             hint="it is how many of the PE rows multiply in DSP blocks",
         )
-    if isinstance(plain, Window) and node.integer("pixels") < plain.span:
+    if isinstance(folded, ParallelWindow):
+        _check_parallel(folded)
+    elif isinstance(plain, Window) and node.integer("pixels") < plain.span:
         raise RecipeError(
             f"pixels={node.integer('pixels')} is less than the {plain.span} that a window spans",
             where=f"folding, {node.name}",
             hint=f"{plain.foldings()[0].as_dict()['pixels']} let it read and write side by side",
         )
-    return block_of(hardware, node)
+    return folded
+
+
+def _check_parallel(block: ParallelWindow) -> None:
+    """Raises RecipeError: a window that cannot give all its pixels in one beat."""
+    channels, simd = block.input_type.channels, block.integer("simd")
+    if block.node.integer("groups") == 0:
+        raise RecipeError(
+            "parallel_window=1 in front of a depthwise unit, which takes one pixel after the other",
+            where=f"folding, {block.name}",
+            hint="leave it out there",
+        )
+    if simd != channels:
+        raise RecipeError(
+            f"SIMD={simd} of a parallel window of {channels} channels",
+            where=f"folding, {block.name}",
+            hint=f"it takes all channels of a pixel in one beat: SIMD={channels}, or none",
+        )
 
 
 def convert_widths(hardware: Graph) -> Graph:
@@ -283,6 +318,8 @@ def folding_of(hardware: Graph) -> Folding:
         names = [n for n in _CHOICES if n in node.attrs]
         if "dsp_pe" in names and node.integer("dsp_pe") in (0, node.integer("pe")):
             names.remove("dsp_pe")  # res_type says it
+        if "parallel_window" in names:
+            names.remove("pixels" if node.integer("parallel_window") else "parallel_window")
         choice = NodeFolding.from_attrs({n: _plain(node, n) for n in names})
         depths = tuple(_depth_before(hardware, edge) for edge in node.inputs)
         if any(depth is not None for depth in depths):
@@ -298,7 +335,9 @@ def _depth_before(hardware: Graph, edge: str) -> int | None:
     return producer.integer("depth") if fifo and producer is not None else None
 
 
-_CHOICES = ("pe", "simd", "ram_style", "res_type", "dsp_pe", "mem_mode", "pixels")
+_CHOICES = (
+    "pe", "simd", "ram_style", "res_type", "dsp_pe", "mem_mode", "pixels", "parallel_window",
+)  # fmt: skip
 #: Blocks that no folding names: they have the lanes of the streams they pass on.
 UNFOLDED = ("fifo", "dwc", "fork", "flatten")
 

@@ -114,6 +114,14 @@ def bram_count(family: str, depth: int, width: int) -> int:
     return min(math.ceil(depth / d) * math.ceil(width / w) for d, w in shapes)
 
 
+def rom_brams(family: str, depth: int, width: int) -> int:
+    """Block RAMs of a read-only memory. Yosys also puts the rows of several block RAMs side by
+    side, as one wider word from which a multiplexer chooses, where that takes fewer.
+    """
+    shapes = _BRAM_SHAPES[family]
+    return min(math.ceil(math.ceil(depth / d) * width / w) for d, w in shapes)
+
+
 STYLE_CODES = {"auto": 0, "block": 1, "distributed": 2}
 
 # One LUT memory primitive, as (depth, width, LUTs it takes): TRELLIS_DPR16X4 (two slices and the
@@ -147,6 +155,13 @@ def rom_luts(family: str, depth: int, width: int) -> float:
     return width * max(1.0, depth / _LUTROM[family])
 
 
+def rom_outputs(depth: int, width: int) -> int:
+    """Bits of a word of random contents that differ: few words have few different columns, and
+    those of all zeros or all ones are constants.
+    """
+    return width if depth >= width.bit_length() + 1 else min(width, (1 << depth) - 2)
+
+
 def ram_resources(family: str, depth: int, width: int, style: str) -> Resources:
     """A simple dual-port memory in LUT RAM or block RAM (`auto`: as `ram_style` decides)."""
     if ram_style(family, depth, width, style) == "block":
@@ -158,7 +173,7 @@ def ram_resources(family: str, depth: int, width: int, style: str) -> Resources:
 def rom_resources(family: str, depth: int, width: int, style: str) -> Resources:
     """A read-only memory in LUTs or block RAM (`auto`: as `rom_style` decides)."""
     if rom_style(family, depth, width, style) == "block":
-        return Resources(bram=bram_count(family, depth, width))
+        return Resources(bram=rom_brams(family, depth, width))
     return Resources(lut=rom_luts(family, depth, width))
 
 
@@ -170,6 +185,19 @@ def ram_style(family: str, depth: int, width: int, style: str = "auto") -> str:
         return "block"  # as `mem_ram` asks for
     costs = ram_luts(family, depth, width), bram_count(family, depth, width)
     return choose_style(style, *costs)
+
+
+def tool_style(family: str, depth: int, width: int) -> str:
+    """`distributed` or `block` for a read-write memory whose place synthesis chooses (`mem_ram`
+    with style 0): on ECP5 by the costs of Yosys, 4 for a LUT RAM and 128 for a block RAM.
+    """
+    if depth > _DEEPEST_CHOICE:
+        return "block"
+    if family != "ecp5":
+        return ram_style(family, depth, width)
+    rows, lanes, _ = _LUTRAM[family]
+    logic = 4 * math.ceil(depth / rows) * math.ceil(width / lanes)
+    return "block" if logic > 128 * bram_count(family, depth, width) else "distributed"
 
 
 def rom_style(family: str, depth: int, width: int, style: str = "auto") -> str:

@@ -266,9 +266,11 @@ class Product:
 
     @property
     def multiply_stages(self) -> int:
-        """Registers of a multiplication whose place no adder decides: of a float, or in a DSP."""
+        """Registers of a multiplication whose place no adder decides: of a float, or in a DSP,
+        which has registers at its operands and behind it.
+        """
         if not self.is_float:
-            return 1
+            return 2
         return 2 if self.factor == 1 else 3 + (self.digits - 1).bit_length()
 
     @property

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bitwright.base.errors import TargetError
 from bitwright.base.figures import Resources
-from bitwright.hw.blocks import Block, Dwc, Fold, MatVec, blocks_of
-from bitwright.hw.cost import block_resources
+from bitwright.hw.blocks import Block, Dwc, Fold, MatVec, Port, blocks_of
+from bitwright.hw.cost import block_resources, end_resources
 from bitwright.hw.external import Outside, WeightMemory, demand_of
 from bitwright.hw.mapping import UNFOLDED, converter_steps, folded_maker, folded_reader
 from bitwright.hw.solver import Chosen, FoldingModel, Link, Option, Timings, cost_of, undominated
@@ -94,15 +94,32 @@ class Problem:
         for node in self.hardware:
             if node.op in UNFOLDED:
                 self._add_follower(blocks[node.name])
+        for edge in self.hardware.inputs:
+            self._add_end(edge, "axis_in")
+        for edge in self.hardware.outputs:
+            self._add_end(edge, "axis_out")
         self._converters: dict[tuple[int, int, int, int], tuple[int, Resources]] = {}
         self.links = list(self._all_links())
 
     def _add_follower(self, block: Block) -> None:
         """What a fork takes is paid by the block whose lanes it has."""
-        name, side = _lanes_of(self.hardware, block.node.inputs[0])
+        self._add_cost(
+            block.node.inputs[0],
+            lambda lanes: block_resources(replace(block, choices=(("lanes", lanes),)), self.family),
+        )
+
+    def _add_end(self, edge: str, kind: str) -> None:
+        """What an AXI end takes, too."""
+        tensor = self.hardware.types[edge]
+        self._add_cost(
+            edge, lambda lanes: end_resources(Port(edge, tensor, lanes), self.family, kind)
+        )
+
+    def _add_cost(self, edge: str, cost: Callable[[int], Resources]) -> None:
+        """Have the block that says the lanes of an edge pay what depends on them."""
+        name, side = _lanes_of(self.hardware, edge)
         costs = {
-            lanes: block_resources(replace(block, choices=(("lanes", lanes),)), self.family)
-            for lanes in {getattr(option, side) for option in self.options[name]}
+            lanes: cost(lanes) for lanes in {getattr(option, side) for option in self.options[name]}
         }
         self.options[name] = [
             replace(option, cost=option.cost + costs[getattr(option, side)])

@@ -9,6 +9,7 @@ ending              holds                                       read as
 ``.h5 .hdf5``       Keras: the model, or weights alone          model or weights
 ``.keras``          Keras 3: the model                          model or weights
 ``.safetensors``    numbers, and which model they belong to     model or weights
+``.onnx``           ONNX: a float network                       model
 ``.pt .pth``        torch: a state dict                         weights
 ==================  ==========================================  ======================
 """
@@ -43,6 +44,7 @@ from bitwright.interop.network_json import (
     network_to_json,
 )
 from bitwright.interop.network_to_torch import STATE_NAMES, module_of
+from bitwright.interop.onnx.float_network import load_float_onnx
 from bitwright.interop.ops import FloatArray
 from bitwright.models.catalog import MODEL_FILES, MODEL_FORMATS, WEIGHT_FILES, ModelSpec
 from bitwright.models.factory import as_spec, build_model, check_model
@@ -189,6 +191,8 @@ def load_model(
         )
     elif ending in KERAS:
         network = keras_read.load_keras(path, output=output)
+    elif ending == ".onnx":
+        network = load_float_onnx(path, input_shape=input_shape, output=output)
     elif ending == ".safetensors":
         return _from_tensors(path, input_shape, classes, trust, room)
     else:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from bitwright.base.plugins import load_attribute, plugged
 
 #: Endings of files that hold a whole model.
-MODEL_FILES = (".prototxt", ".h5", ".hdf5", ".keras", ".safetensors")
+MODEL_FILES = (".prototxt", ".h5", ".hdf5", ".keras", ".safetensors", ".onnx")
 #: Endings of files with weights alone; which model they belong to has to be said.
 WEIGHT_FILES = (".caffemodel", ".pt", ".pth")
 #: A quantized model, its weights as codes.

@@ -15,7 +15,13 @@ from torch import Tensor, nn
 
 from bitwright.base.errors import ModelError
 from bitwright.data.detection_boxes import ANCHORS
-from bitwright.models.common import Shape, activation_layer, initialise
+from bitwright.models.common import (
+    Shape,
+    activation_layer,
+    check_options,
+    initialise,
+    scaled,
+)
 from bitwright.models.mobilenet import separable
 
 #: Output pixels are this many input pixels apart.
@@ -23,6 +29,9 @@ STRIDE = 8
 #: Numbers an anchor: x, y, width, height, confidence.
 BOX_FIELDS = 5
 OUTPUTS = len(ANCHORS) * BOX_FIELDS
+#: Channels behind each of the six bundles.
+_WIDTHS = (48, 96, 192, 384, 512, 96)
+_LEAST = 8
 
 
 class Reorg(nn.Module):
@@ -63,28 +72,40 @@ class SkyNet(nn.Module):
     Args:
         activation: ``relu6`` as published, or ``relu``.
         bypass: whether the third bundle's output also goes around the fourth and fifth.
-        inputs: channels of the image.
+        inputs, outputs: channels of the image and of the last convolution.
+        width: share of the channels behind each bundle.
+        per_group: of the initial weights, see `models.common.initialise`; as published without.
     """
 
-    def __init__(self, *, activation: str = "relu6", bypass: bool = True, inputs: int = 3) -> None:
+    def __init__(
+        self,
+        *,
+        activation: str = "relu6",
+        bypass: bool = True,
+        inputs: int = 3,
+        outputs: int = OUTPUTS,
+        width: float = 1.0,
+        per_group: bool = False,
+    ) -> None:
         super().__init__()
         layer = activation_layer("skynet", activation)
+        one, two, three, four, five, six = (scaled(each, width, _LEAST) for each in _WIDTHS)
         self.model_p1 = nn.Sequential(
-            separable(inputs, 48, 1, layer),
+            separable(inputs, one, 1, layer),
             nn.MaxPool2d(2, 2),
-            separable(48, 96, 1, layer),
+            separable(one, two, 1, layer),
             nn.MaxPool2d(2, 2),
-            separable(96, 192, 1, layer),
+            separable(two, three, 1, layer),
         )
         self.reorg = Reorg(2) if bypass else None
         self.model_p2 = nn.Sequential(
-            nn.MaxPool2d(2, 2), separable(192, 384, 1, layer), separable(384, 512, 1, layer)
+            nn.MaxPool2d(2, 2), separable(three, four, 1, layer), separable(four, five, 1, layer)
         )
-        joined = 512 + (4 * 192 if bypass else 0)
+        joined = five + (4 * three if bypass else 0)
         self.model_p3 = nn.Sequential(
-            separable(joined, 96, 1, layer), nn.Conv2d(96, OUTPUTS, 1, bias=False)
+            separable(joined, six, 1, layer), nn.Conv2d(six, outputs, 1, bias=False)
         )
-        initialise(self, per_group=False)  # as published
+        initialise(self, per_group=per_group)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, inputs, H, W) -> (N, 10, H/8, W/8), the raw numbers of the last convolution."""
@@ -95,25 +116,46 @@ class SkyNet(nn.Module):
         return self.model_p3(late)
 
 
-def skynet(input_shape: Shape, *, activation: str = "relu6", bypass: bool = True) -> SkyNet:
+def skynet(
+    input_shape: Shape,
+    *,
+    num_outputs: int = OUTPUTS,
+    activation: str = "relu6",
+    bypass: bool = True,
+    width: float = 1.0,
+    scratch: bool = False,
+) -> SkyNet:
     """SkyNet with fresh weights: 435 387 convolution weights, 442 049 parameters.
 
     Args:
         input_shape: (H, W, C) of an image; H and W must be multiples of 8.
+        num_outputs: channels of the last convolution: those of two anchors without classes, as
+            published, unless the task needs others.
         activation: ``relu6`` or ``relu``.
         bypass: whether there is a bypass.
+        width: share of the channels behind each bundle; no layer gets fewer than 8.
+        scratch: initial weights from which it can be trained at once: those of depthwise layers are
+            not as small as the published program makes them.
 
     Raises:
-        ModelError: the image has another size, or the activation is unknown.
+        ModelError: the image has another size, or an option makes no sense.
     """
-    height, width, channels = input_shape
-    if height < STRIDE or width < STRIDE or height % STRIDE or width % STRIDE:
+    check_options("skynet", width=width)
+    height, across, channels = input_shape
+    if height < STRIDE or across < STRIDE or height % STRIDE or across % STRIDE:
         raise ModelError(
-            f"images are {height} x {width}; height and width must be multiples of {STRIDE}",
+            f"images are {height} x {across}; height and width must be multiples of {STRIDE}",
             where="skynet",
             hint="resize the images; the published weights were trained with 160 x 320",
         )
-    return SkyNet(activation=activation, bypass=bypass, inputs=channels)
+    return SkyNet(
+        activation=activation,
+        bypass=bypass,
+        inputs=channels,
+        outputs=num_outputs,
+        width=width,
+        per_group=scratch,
+    )
 
 
 def folded_weights(model: SkyNet) -> OrderedDict[str, tuple[Tensor, Tensor]]:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from bitwright.base.errors import GraphError, RunError
+from bitwright.base.nouns import IMAGES, Noun
 from bitwright.base.progress import Progress, no_progress
 from bitwright.build.shell import choose_line
 from bitwright.build.simulated import Faults, LineReport, RunningBoard, SimulatedBoard
@@ -41,6 +42,9 @@ from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.rtl.emit_engine import emit_engine_board
 
+#: Where the RTL of simulated engines is written; it stays until the end of the process.
+_FOLDERS: list[TemporaryDirectory[str]] = []
+
 
 @dataclass(frozen=True)
 class BoardResult:
@@ -58,6 +62,7 @@ class BoardResult:
             of the board that the target has.
         description, statistics: of the session.
         line: what a simulated board saw; None of a real one.
+        noun: what the inputs are called.
         frames: of the line for one image: an engine is told much more than its input.
     """
 
@@ -71,6 +76,7 @@ class BoardResult:
     description: Description
     statistics: Statistics
     line: LineReport | None
+    noun: Noun = IMAGES
     frames: int = 1
 
     @property
@@ -120,16 +126,12 @@ def run_on_board(
         board: RunningBoard | None = None
         if simulated:
             progress("compiling the simulated board", 0, 0)
-            rtl, program = _simulated_rtl(subject, stack, progress)
-            clock = min(clock_of(subject), ULX3S.most_mhz) if program else clock_of(subject)
-            expected = count or _known_count(subject)
-            made = SimulatedBoard.build(rtl, clock_mhz=clock, frames=expected)
-            description = subject.description(made.description)
+            made, description = simulated_board(subject, count, progress)
             images = choose_images(subject, description, places, count)
             board = stack.enter_context(made.start(faults))
             port = board.port
         else:
-            description, program = board_description(subject), program_of(subject.design)
+            description = board_description(subject)
             if description.engine is not None:  # which knows of no network
                 description = subject.description(description)
             images = choose_images(subject, description, places, count)
@@ -137,6 +139,7 @@ def run_on_board(
                 raise RunError("no port is named", where="--port")
         line = SerialLine.open(port, description.baud)
         link = stack.enter_context(Link.open(line, description))
+        program = program_of(subject.design)
         if program is None:
             sent = _through_design(link, images, progress)
         else:
@@ -150,10 +153,11 @@ def run_on_board(
         compared=compared,
         differences=differences,
         cycles=sent.cycles,
-        baud=_baud(subject) if simulated else description.baud,
+        baud=description.baud,
         description=sent.description,
         statistics=link.statistics,
         line=board.report if board else None,
+        noun=subject.noun(description.input.shape),
         frames=sent.frames,
     )
 
@@ -203,22 +207,41 @@ def _through_engine(link: Link, program: EngineImage, images: Images, progress: 
     return _Sent(outputs, most, told, engine.frames_of(program))
 
 
-def _simulated_rtl(
-    subject: BoardSubject, stack: ExitStack, progress: Progress
-) -> tuple[Path, EngineImage | None]:
-    """The RTL that a board would have, and an engine's program. An engine's that was implemented is
-    taken as it is, but from a design folder, which may be anybody's.
+def simulated_board(
+    subject: BoardSubject, count: int | None = None, progress: Progress = no_progress
+) -> tuple[SimulatedBoard, Description]:
+    """The board in simulation, and what a host must know of the design on it.
+
+    Args:
+        count: inputs that will be sent, more or less; by default those it was tested on.
+
+    Raises:
+        TargetError: the serial shell cannot carry the design.
+        ToolError: Verilator or the compiler is missing, or rejects the design.
     """
-    rtl = own_rtl(subject, progress)
+    expected = count or _known_count(subject)
+    rtl, clock = _simulated_rtl(subject, progress)
+    made = SimulatedBoard.build(rtl, clock_mhz=clock, frames=expected)
+    # A pseudo terminal takes any rate; the board's own is one that hosts in C know.
+    described = made.description.model_copy(update={"baud": _baud(subject)})
+    return made, subject.description(described)
+
+
+def _simulated_rtl(subject: BoardSubject, progress: Progress) -> tuple[Path, float]:
+    """The RTL that a board would have, and its clock. An engine's that was implemented is taken as
+    it is, but from a design folder, which may be anybody's.
+    """
+    rtl, clock = own_rtl(subject, progress), clock_of(subject)
     program = program_of(rtl)
     if program is None:
-        return rtl, None
-    made = subject.implemented
+        return rtl, clock
+    clock, made = min(clock, ULX3S.most_mhz), subject.implemented
     if made is not None and not is_design(subject.place) and (made / RTL).is_dir():
-        return made / RTL, program
-    folder = Path(stack.enter_context(TemporaryDirectory())) / RTL
+        return made / RTL, clock
+    _FOLDERS.append(TemporaryDirectory())
+    folder = Path(_FOLDERS[-1].name) / RTL
     emit_engine_board(program.config, folder)
-    return folder, program
+    return folder, clock
 
 
 def _known_count(subject: BoardSubject) -> int:

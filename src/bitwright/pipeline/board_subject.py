@@ -11,19 +11,21 @@ import numpy as np
 
 from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, RunError
+from bitwright.base.nouns import IMAGES, OF_AXES, Noun, noun_of
 from bitwright.base.progress import Progress
 from bitwright.build.implement import RESULT, read_result
 from bitwright.build.pnr_tools import bitstream_in
-from bitwright.data.preprocessing import read_input
+from bitwright.data.preprocessing import HostInput, read_input
 from bitwright.engine.image import EngineImage, load_image
 from bitwright.host import Description, read_description
 from bitwright.host.board_files import complete
 from bitwright.host.description import FILE
 from bitwright.host.images import image_files, levels_of
+from bitwright.host.numbers import levels_of_numbers
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
 from bitwright.pipeline.designs.folder import is_design, open_design
 from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, map_design
-from bitwright.pipeline.run_files import check_run_folder
+from bitwright.pipeline.run_files import RUNS, check_run_folder
 from bitwright.pipeline.steps.levels import INPUTS, LEVELS, read_levels
 from bitwright.pipeline.steps.lower import GRAPH, INPUT
 from bitwright.pipeline.steps.map import RTL
@@ -55,8 +57,17 @@ class BoardSubject:
 
     def description(self, base: Description) -> Description:
         """What its shell says of itself, and what the graph and the recipe say besides."""
-        given = read_input(self.lowered / INPUT) if self.lowered else None
-        return complete(base, self.graph, given)
+        return complete(base, self.graph, self.given)
+
+    @property
+    def given(self) -> HostInput | None:
+        """What is known of its input beside the graph."""
+        return read_input(self.lowered / INPUT) if self.lowered else None
+
+    def noun(self, shape: tuple[int, ...]) -> Noun:
+        """What its inputs, of this shape, are called."""
+        given = self.given
+        return OF_AXES.get(len(shape), IMAGES) if given is None else noun_of(given.inputs)
 
 
 def find_subject(place: str | Path) -> BoardSubject:
@@ -68,7 +79,7 @@ def find_subject(place: str | Path) -> BoardSubject:
     """
     folder = Path(place).expanduser()
     if not folder.is_dir() and folder.name == str(place):
-        folder = Path("runs") / folder
+        folder = RUNS / folder
     if not folder.is_dir():
         raise RunError(
             "there is no such folder",
@@ -114,7 +125,8 @@ class Images:
 def choose_images(
     subject: BoardSubject, description: Description, places: list[Path], count: int | None
 ) -> Images:
-    """Image files, ``.npy`` files of levels, or what the run was tested on; else random levels.
+    """Image files, ``.npy`` files (integers are levels, floats what they are made of), or what the
+    run was tested on; else random levels.
 
     Raises:
         DataError: a file cannot be read, or has another shape.
@@ -122,14 +134,15 @@ def choose_images(
     shape = description.input.shape
     arrays = [place for place in places if place.suffix == ".npy"]
     if places and len(arrays) == len(places):
-        levels = np.concatenate([_read_levels(place, shape) for place in arrays])
-        names = [f"levels {number}" for number in range(len(levels))]
+        levels = np.concatenate([_read_levels(place, shape, subject.given) for place in arrays])
+        names = [f"{subject.noun(shape).one} {number}" for number in range(len(levels))]
     elif places:
         files = image_files(places)[:count]
         names, levels = [str(file) for file in files], levels_of(files, description)
     elif subject.lowered is not None and (subject.lowered / LEVELS).is_file():
         levels = read_levels(subject.lowered)[INPUTS]
-        names = [f"test image {number}" for number in range(len(levels))]
+        one = subject.noun(shape).one
+        names = [f"test {one} {number}" for number in range(len(levels))]
     elif subject.graph is not None:
         rng = np.random.default_rng(0)
         levels = random_feeds(subject.graph, count or RANDOM, rng)[subject.graph.inputs[0]]
@@ -143,8 +156,16 @@ def choose_images(
     return Images(names[:count], levels[:count])
 
 
-def _read_levels(path: Path, shape: tuple[int, ...]) -> IntArray:
-    found = read_array(path)
+def _read_levels(path: Path, shape: tuple[int, ...], given: HostInput | None) -> IntArray:
+    found = read_array(path, "biuf")
+    if found.dtype.kind == "f":
+        if given is None:
+            raise DataError(
+                f"holds {found.dtype}, and the design does not say which levels these are",
+                where=str(path),
+                hint=f"give levels: integers (N, {', '.join(map(str, shape))})",
+            )
+        return levels_of_numbers(found, given, str(path)).reshape(-1, *shape)
     if found.size % prod(shape) or (found.size and int(found.max()) > np.iinfo(np.int64).max):
         raise DataError(
             f"expected integers (N, {', '.join(map(str, shape))}), "

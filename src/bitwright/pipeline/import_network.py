@@ -50,7 +50,16 @@ _MOST_IMAGES = MOST_OF_A_FILE // 2
 
 
 def is_model_file(path: Path) -> bool:
-    """Whether `import_model` reads a file with this ending (an ONNX file it does not)."""
+    """Whether `import_model` reads a file: one with these endings, of ONNX a float network.
+
+    Raises:
+        DataError, ModelError: an ONNX file that is damaged.
+    """
+    if path.suffix.lower() == ".onnx":
+        from bitwright.interop.onnx.float_network import is_float_file
+
+        found: bool = is_float_file(path)
+        return found
     return path.name.lower().endswith((*MODEL_FILES, *WEIGHT_FILES))
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "RECIPES",
     "Recipe",
     "find_recipe",
+    "is_recipe",
     "list_experiments",
     "list_recipes",
     "load_document",
@@ -65,12 +66,9 @@ def find_recipe(name: str | Path) -> Path:
     Raises:
         RecipeError: there is no such recipe.
     """
-    path = Path(name).expanduser()
-    if path.is_file():
-        return path
-    inside = RECIPES / f"{name}.yaml"
-    if path.name == str(name) and inside.is_file():
-        return inside
+    path, found = Path(name).expanduser(), _recipe_at(name)
+    if found is not None:
+        return found
     known = [entry.stem for entry in sorted(RECIPES.glob("*.yaml"))]
     close = difflib.get_close_matches(str(name), known, n=1)
     if len(path.parts) > 1:
@@ -83,6 +81,19 @@ def find_recipe(name: str | Path) -> Path:
         hint=f"name a YAML file, or one of: {', '.join(known)}; "
         "`bitwright init` writes one for your own model",
     )
+
+
+def is_recipe(name: str | Path) -> bool:
+    """Whether `find_recipe` finds a file."""
+    return _recipe_at(name) is not None
+
+
+def _recipe_at(name: str | Path) -> Path | None:
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    inside = RECIPES / f"{name}.yaml"
+    return inside if path.name == str(name) and inside.is_file() else None
 
 
 def _near(path: Path) -> str:

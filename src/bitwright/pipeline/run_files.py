@@ -30,6 +30,7 @@ from bitwright.jobs.job import JOB_FILES
 from bitwright.pipeline.context import LOGS
 
 SCHEMA = 1
+RUNS = Path("runs")
 _STEP = re.compile(r"\d\d-[a-z]+")
 _ALMOST_FULL = 1 << 20
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -70,6 +71,12 @@ def digest_of(value: Any) -> str:
     """Hash of plain JSON values, the same on every machine."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def run_called(name: str) -> Path | None:
+    """The run of this name in ``runs/``; None if there is none."""
+    folder = RUNS / name
+    return folder if Path(name).name == name and (folder / "run.json").is_file() else None
 
 
 def check_run_folder(folder: Path) -> dict[str, Any] | None:

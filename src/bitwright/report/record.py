@@ -93,10 +93,20 @@ class LayerRow(Record):
     measured: Resources | None = None
 
 
+class SampleLevel(Record):
+    """What the network said of one image at one stage of the pipeline; ``png`` is base64."""
+
+    stage: str
+    prediction: str
+    png: str
+    value: str = ""
+
+
 class Sample(Record):
     """One held-out image with what the accelerator said; ``png`` is base64.
 
     Attributes:
+        levels: where pictures are drawn on: what other stages said of it.
         right: whether that is right; None where there is more or less, but no right and wrong.
         value: by the metric that chooses, in words; empty where it is no mean of images.
     """
@@ -107,6 +117,7 @@ class Sample(Record):
     png: str
     right: bool | None = None
     value: str = ""
+    levels: tuple[SampleLevel, ...] = ()
 
     @model_validator(mode="before")
     @classmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -80,7 +80,7 @@ class Task:
             probabilities are averaged. Else outputs are compared and averaged as they are.
         ranked: the hardware gives the place of the highest output beside the outputs.
         moves_labels: whether changing the place of things on an image (shift, flip, turn, zoom)
-            changes its label, too: then such augmentation is refused.
+            changes its label, too: then `moved` says how, or such augmentation is refused.
         legend: what is drawn on the sample images of the report, in a sentence.
         learns_from_teachers: whether outputs of another network say something.
     """
@@ -94,12 +94,35 @@ class Task:
     learns_from_teachers: bool = True
     legend: str = ""
 
+    def fitted(self, data: DataSplits) -> Self:
+        """The task with what it takes from the training data, such as anchors; by default as it is.
+
+        Raises:
+            DataError: the data does not tell.
+        """
+        del data
+        return self
+
+    def facts(self) -> dict[str, str]:
+        """What one has to know to make something of the outputs, by name: of a detector its
+        anchors.
+        """
+        return {}
+
     def output(self, data: DataSplits) -> Output:
         """What the network must give for an image of this data."""
         raise NotImplementedError
 
     def loss(self, outputs: Tensor, labels: Tensor, how: LossSettings) -> Tensor:
         """What training makes small: a scalar, the mean over the images."""
+        raise NotImplementedError
+
+    def moved(self, labels: Tensor, moves: Tensor) -> Tensor:
+        """Labels of images on which everything has moved; asked if ``moves_labels``.
+
+        Args:
+            moves: (N, 2, 3), see `tasks.moves`.
+        """
         raise NotImplementedError
 
     def answer(self, outputs: Tensor) -> Tensor:
@@ -195,7 +218,7 @@ class Task:
                 where="distillation",
                 hint="remove distillation and teacher",
             )
-        if moved and self.moves_labels:
+        if moved and self.moves_labels and type(self).moved is Task.moved:
             raise RecipeError(
                 f"{', '.join(moved)} would move what is on an image, and its {self.labels.name} "
                 "would stay where they are",

@@ -63,7 +63,7 @@ TASKS = (
     TaskInfo("classification", "a class an image", "classification:Classification", _classes),
     TaskInfo(
         "detection",
-        "the box of one thing an image; options: anchors, variant",
+        "boxes of one thing an image or of several; options: anchors, objects, classes, ..",
         "detection:Detection",
         lambda _: BoxLabels(),
     ),

@@ -19,6 +19,7 @@ from bitwright.tasks.classification import count_confusion
 from bitwright.tasks.drawing import with_maps
 from bitwright.tasks.losses import label_loss
 from bitwright.tasks.metric import Metric
+from bitwright.tasks.moves import move_maps
 
 
 def overlaps(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -85,6 +86,9 @@ class DenseMap(Task):
         return label_loss(
             outputs.movedim(1, -1)[known], labels[known], how.kind, how.label_smoothing
         )
+
+    def moved(self, labels: Tensor, moves: Tensor) -> Tensor:
+        return move_maps(labels, moves)
 
     def answer(self, outputs: Tensor) -> Tensor:
         return outputs.argmax(dim=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SkyNet's region loss (YOLOv2's without classes), in both of its published variants."""
+"""SkyNet's region loss, in both of its published variants, and with YOLOv2's classes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from bitwright.base.errors import DataError, ModelError
-from bitwright.data.detection_boxes import ANCHORS
+from bitwright.data.detection_boxes import ANCHORS, BOX_OUTPUTS
+from bitwright.data.labels import BOX_FIELDS, UNKNOWN
 
 SUMMED, AVERAGED = "summed", "averaged"
-_FIELDS = 5
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,21 @@ class RegionLoss:
     box's best. There x and y (after the sigmoid) regress on the centre's place in the cell, w and h
     on the logarithm of the size by the anchor's. The confidence regresses on a target in assigned
     cells and on zero elsewhere, except where a box already overlaps some true box by more than
-    ``ignore``.
+    ``ignore``. Scores of classes have the cross entropy with the true box's class, in assigned
+    cells alone (Redmon and Farhadi 2017).
 
     * ``summed`` (as published with SkyNet): the confidence's target is the overlap of the box
       predicted there with the true box; every term is half the sum of squared errors, that of
-      confidences weighted by ``object_scale`` in assigned cells.
+      confidences weighted by ``object_scale`` in assigned cells; cross entropies are added up.
     * ``averaged``: the target is 1; coordinates are weighted by 2 - the true box's share of the
       image and averaged over assigned cells; confidences are averaged over assigned cells
-      (weighted by ``object_scale``) and over the others, apart.
+      (weighted by ``object_scale``) and over the others, apart; so are cross entropies.
 
     If two true boxes fall on the same cell and anchor the later one counts, as published.
+
+    Attributes:
+        anchors: (width, height) in cells of the output.
+        classes: how many scores of classes each anchor has.
     """
 
     anchors: tuple[tuple[float, float], ...] = ANCHORS
@@ -42,6 +48,8 @@ class RegionLoss:
     object_scale: float = 5.0
     empty_scale: float = 1.0
     coordinate_scale: float = 1.0
+    class_scale: float = 1.0
+    classes: int = 0
 
     def __post_init__(self) -> None:
         if self.variant not in (SUMMED, AVERAGED):
@@ -51,69 +59,97 @@ class RegionLoss:
                 hint=f"known: {SUMMED}, {AVERAGED}",
             )
 
-    def __call__(self, output: Tensor, truth: Sequence[Tensor]) -> Tensor:
+    def __call__(self, output: Tensor, truth: Sequence[Tensor] | Tensor) -> Tensor:
         """The loss, a scalar.
 
         Args:
-            output: (N, 5 * anchors, H, W), raw.
-            truth: for each image (K, 4), xmin, ymin, xmax, ymax as shares of width and height.
+            output: (N, (5 + classes) * anchors, H, W), raw.
+            truth: labels (N, K, 5) as `data.labels.BoxLabels` has them; or for each image (K, 4):
+                xmin, ymin, xmax, ymax as shares of width and height.
 
         Raises:
-            DataError: shapes do not fit, or a box is empty or has its centre outside the image.
+            DataError: shapes do not fit, a class is unknown, or a box is empty or has its centre
+                outside the image.
         """
-        fields = self._fields(output, truth)
+        fields = self._fields(output, len(truth))
+        labels = truth if isinstance(truth, Tensor) else _packed(truth)
         anchors = output.new_tensor(self.anchors)
+        there = labels[:, :, 0] != UNKNOWN
+        grid = _grid_boxes(labels.to(output)[:, :, 1:], there, output.shape[2:])
         boxes = _decode(fields, anchors)
-        x, y, conf = (fields[:, :, i].sigmoid() for i in (0, 1, 4))
-        found = torch.stack([x, y, fields[:, :, 2], fields[:, :, 3]], dim=2)
-        wanted = torch.zeros_like(found)
-        target, weight = torch.zeros_like(conf), torch.zeros_like(conf)
-        assigned = torch.zeros_like(conf, dtype=torch.bool)
-        ignored = torch.zeros_like(assigned)
-        with torch.no_grad():
-            for image, corners in enumerate(truth):
-                if not len(corners):
-                    continue
-                grid = _grid_boxes(corners.to(output), output.shape[2:], f"image {image}")
-                overlap = _iou(boxes[image].reshape(-1, 1, 4), grid[None])
-                ignored[image] = overlap.amax(dim=1).view(ignored[image].shape) > self.ignore
-                for place, cell in enumerate(_cells(grid, anchors)):
-                    at = (image, *cell)
-                    cx, cy, w, h = grid[place]
-                    aw, ah = anchors[cell[0]]
-                    values = torch.stack(
-                        [cx - cell[2], cy - cell[1], (w / aw).log(), (h / ah).log()]
-                    )
-                    wanted[image, cell[0], :, cell[1], cell[2]] = values
-                    assigned[at] = True
-                    summed = self.variant == SUMMED
-                    target[at] = _iou(boxes[at], grid[place]) if summed else 1.0
-                    weight[at] = 2 - w * h / (output.shape[2] * output.shape[3])
-        empty = ~assigned & ~ignored
-        coordinates = (found - wanted).square().sum(dim=2)
-        confidences = (conf - target).square()
+        overlap = _iou(boxes.flatten(1, 3)[:, :, None], grid[:, None])
+        covered = torch.where(there[:, None], overlap, 0.0).amax(dim=2)
+        ignored = covered.view(boxes.shape[:4]) > self.ignore
+        # Cells of true boxes: image, anchor, row, column, and which box.
+        owners, chosen = _owners(grid, there, anchors, output.shape[2:])
+        image, anchor, row, column = owners
+        true = grid[image, chosen]
+        assigned = torch.zeros_like(ignored)
+        assigned[owners] = True
+        own = fields[image, anchor, :, row, column]
+        conf = fields[:, :, 4].sigmoid()
+        wanted = torch.cat(
+            [true[:, :2] - torch.stack([column, row], 1), (true[:, 2:] / anchors[anchor]).log()], 1
+        )
+        found = torch.cat([own[:, :2].sigmoid(), own[:, 2:4]], dim=1)
+        coordinates = (found - wanted).square().sum(dim=1)
+        empties = conf[~assigned & ~ignored].square()
+        classed = self._cross_entropy(own, labels[image, chosen, 0])
         if self.variant == SUMMED:
-            scale = self.object_scale * assigned + self.empty_scale * empty
-            boxed = self.coordinate_scale * (coordinates * assigned).sum()
-            return (boxed + (confidences * scale).sum()) / 2
+            target = _iou(boxes[owners], true)
+            errors = self.coordinate_scale * coordinates.sum()
+            errors = errors + self.object_scale * (conf[owners] - target).square().sum()
+            errors = errors + self.empty_scale * empties.sum()
+            return errors / 2 + self.class_scale * classed.sum()
+        weight = 2 - true[:, 2:].prod(dim=1) / (output.shape[2] * output.shape[3])
         return (
-            self.coordinate_scale * _mean(coordinates * weight, assigned)
-            + self.object_scale * _mean(confidences, assigned)
-            + self.empty_scale * _mean(confidences, empty)
+            self.coordinate_scale * _mean(coordinates * weight)
+            + self.object_scale * _mean((conf[owners] - 1).square())
+            + self.empty_scale * _mean(empties)
+            + self.class_scale * _mean(classed)
         )
 
-    def _fields(self, output: Tensor, truth: Sequence[Tensor]) -> Tensor:
-        count = _FIELDS * len(self.anchors)
+    def _fields(self, output: Tensor, images: int) -> Tensor:
+        each = BOX_OUTPUTS + self.classes
+        count = each * len(self.anchors)
         if output.dim() != 4 or output.shape[1] != count:
             raise DataError(
                 f"the output is {tuple(output.shape)}, expected (N, {count}, H, W)",
                 where="region loss",
             )
-        if len(truth) != len(output):
+        if images != len(output):
             raise DataError(
-                f"{len(output)} images, but true boxes of {len(truth)}", where="region loss"
+                f"{len(output)} images, but true boxes of {images}", where="region loss"
             )
-        return output.view(len(output), len(self.anchors), _FIELDS, *output.shape[2:])
+        return output.view(len(output), len(self.anchors), each, *output.shape[2:])
+
+    def _cross_entropy(self, own: Tensor, classes: Tensor) -> Tensor:
+        """(M,) of the scores of M assigned cells; nothing without scores."""
+        if not self.classes:
+            return own.new_zeros(len(own))
+        numbers = classes.long()
+        if len(numbers) and int(numbers.max()) >= self.classes:
+            raise DataError(
+                f"a true box has the class {int(numbers.max())}, of {self.classes}",
+                where="region loss",
+            )
+        return functional.cross_entropy(own[:, BOX_OUTPUTS:], numbers, reduction="none")
+
+
+def _packed(truth: Sequence[Tensor]) -> Tensor:
+    """Boxes (K, 4) of each image as labels (N, K, 5) of one class."""
+    for number, corners in enumerate(truth):
+        if corners.dim() != 2 or corners.shape[1] != 4:
+            raise DataError(
+                f"true boxes are (K, 4), found {tuple(corners.shape)}", where=f"image {number}"
+            )
+    most = max((len(corners) for corners in truth), default=0)
+    labels = truth[0].new_zeros((len(truth), max(1, most), BOX_FIELDS))
+    labels[:, :, 0] = UNKNOWN
+    for row, corners in zip(labels, truth, strict=True):
+        row[: len(corners), 0] = 0
+        row[: len(corners), 1:] = corners
+    return labels
 
 
 def _decode(fields: Tensor, anchors: Tensor) -> Tensor:
@@ -133,31 +169,46 @@ def _decode(fields: Tensor, anchors: Tensor) -> Tensor:
     )
 
 
-def _grid_boxes(corners: Tensor, size: torch.Size, where: str) -> Tensor:
-    """Shares of the image -> centre, width and height in cells."""
-    if corners.dim() != 2 or corners.shape[1] != 4:
-        raise DataError(f"true boxes are (K, 4), found {tuple(corners.shape)}", where=where)
+def _grid_boxes(corners: Tensor, there: Tensor, size: torch.Size) -> Tensor:
+    """(N, K, 4) shares of the image -> centre, width and height in cells."""
     height, width = size
-    low, high = corners[:, :2], corners[:, 2:]
+    low, high = corners[:, :, :2], corners[:, :, 2:]
     centre = (low + high) / 2
-    if not bool(((high > low) & (centre >= 0) & (centre < 1)).all()):
+    fits = ((high > low) & (centre >= 0) & (centre < 1)).all(dim=2)
+    wrong = (there & ~fits).any(dim=1)
+    if bool(wrong.any()):
         raise DataError(
             "a true box is empty or has its centre outside the image",
-            where=where,
+            where=f"image {int(wrong.nonzero()[0])}",
             hint="boxes are xmin, ymin, xmax, ymax as shares of width and height",
         )
     scale = corners.new_tensor([width, height])
-    return torch.cat([centre * scale, (high - low) * scale], dim=1)
+    return torch.cat([centre * scale, (high - low) * scale], dim=2)
 
 
-def _cells(grid: Tensor, anchors: Tensor) -> list[tuple[int, int, int]]:
-    """Anchor, row and column of each true box."""
-    sizes = grid[:, None, 2:]
+_Cells = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def _owners(
+    grid: Tensor, there: Tensor, anchors: Tensor, size: torch.Size
+) -> tuple[_Cells, Tensor]:
+    """Image, anchor, row and column of each cell that a true box is assigned to, each (M,), and
+    the number of the box in its image: of several the last.
+    """
+    sizes = grid[:, :, None, 2:]
     shared = torch.minimum(sizes, anchors).prod(dim=-1)
     union = sizes.prod(dim=-1) + anchors.prod(dim=-1) - shared
-    best = (shared / union).argmax(dim=1)
-    places = grid[:, :2].floor().long()
-    return [(int(a), int(p[1]), int(p[0])) for a, p in zip(best, places, strict=True)]
+    best = (shared / union).argmax(dim=2)
+    images, numbers = there.nonzero(as_tuple=True)
+    column, row = grid[images, numbers, :2].floor().long().unbind(1)
+    anchor = best[images, numbers]
+    count, (height, width) = len(anchors), size
+    place = ((images * count + anchor) * height + row) * width + column
+    last = torch.full((len(grid) * count * height * width,), -1, device=grid.device)
+    order = torch.arange(len(place), device=grid.device)
+    last = last.scatter_reduce(0, place, order, "amax")
+    kept = last[place] == order
+    return (images[kept], anchor[kept], row[kept], column[kept]), numbers[kept]
 
 
 def _iou(first: Tensor, second: Tensor) -> Tensor:
@@ -168,5 +219,6 @@ def _iou(first: Tensor, second: Tensor) -> Tensor:
     return shared / (first[..., 2:].prod(dim=-1) + second[..., 2:].prod(dim=-1) - shared)
 
 
-def _mean(values: Tensor, mask: Tensor) -> Tensor:
-    return (values * mask).sum() / mask.sum().clamp(min=1)
+def _mean(values: Tensor) -> Tensor:
+    """The mean, zero of no value."""
+    return values.sum() / max(1, len(values))

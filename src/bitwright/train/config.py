@@ -21,30 +21,60 @@ _Share = Annotated[float, Field(ge=0.0, le=1.0)]
 _GAMMA = 0.1  # of schedules that drop, where a recipe names none
 
 
+class Distortion(Strict):
+    """Random changes of colours, as Darknet trains detectors with (Redmon and Farhadi 2017).
+
+    Attributes:
+        hue: largest turn of the hue, either way, as a share of the circle.
+        saturation, exposure: largest factor by which saturation and brightness are multiplied, or
+            divided.
+    """
+
+    hue: Annotated[float, Field(ge=0.0, le=0.5)] = 0.1
+    saturation: Annotated[float, Field(ge=1.0, le=10.0)] = 1.5
+    exposure: Annotated[float, Field(ge=1.0, le=10.0)] = 1.5
+
+
 class Augmentation(Strict):
-    """Random changes to training images, drawn anew for each image and epoch, in this order.
+    """Random changes to training images, drawn anew for each image and epoch, in this order. Boxes
+    and maps of classes move along with what is on the image.
 
     Attributes:
         random_resized_crop: None, or the smallest share of an image's area, such as 0.08, that a
             window of random size, proportions (3:4 to 4:3) and place has, which is then resized
             (Szegedy et al. 2015). Of images in files (``data.stream``) it is cut out of the whole
             file.
+        jitter: each edge of the image moves in or out by up to this share of the side, and what
+            lies between them is resized to the image's size; zero comes in (as Darknet does).
         shift: largest move in pixels along each axis; what comes in is zero (pad and crop).
         flip: mirror left and right, for half of the images.
         rotate: largest turn in degrees, either way.
         zoom: largest change of size, as a share: 0.1 is 90 % to 110 %; done along with the turn.
+        distort: other colours, of images with three channels (or one: then exposure alone) whose
+            values lie in [0, 1]; ``{}`` takes the usual amounts.
     """
 
     random_resized_crop: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    jitter: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.0
     shift: Annotated[int, Field(ge=0, le=64)] = 0
     flip: bool = False
     rotate: Annotated[float, Field(ge=0.0, le=180.0)] = 0.0
     zoom: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    distort: Distortion | None = None
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Names of the changes that are made."""
+        return tuple(name for name in type(self).model_fields if getattr(self, name))
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """Those that move what is on an image."""
+        return tuple(name for name in self.asked if name != "distort")
 
     @property
     def is_none(self) -> bool:
-        crops = self.random_resized_crop is not None
-        return not (crops or self.shift or self.flip or self.rotate or self.zoom)
+        return not self.asked
 
 
 class FeaturePair(Strict):

@@ -25,8 +25,9 @@ from bitwright.data.dataset import Levels, channels_first
 from bitwright.data.decoding import RandomCrop
 from bitwright.data.image_files import ImageFiles
 from bitwright.data.labels import Labels
+from bitwright.tasks.moves import still, then
 from bitwright.train.config import Augmentation
-from bitwright.train.transforms import augment, cut_out, to_real
+from bitwright.train.transforms import augment_moving, cut_out, to_real, window_moves
 
 _MEASURED_PIXELS = 500 * 96 * 96  # of a batch that is measured: larger images go in smaller batches
 _log = logging.getLogger(__name__)
@@ -193,8 +194,11 @@ class Feed:
     seed: int
     epoch: int
 
-    def batches(self, parts: Sequence[Tensor], generator: torch.Generator) -> Iterator[Tensor]:
-        """This process's share (n, C, H, W) of each batch, float32, as training sees it.
+    def batches(
+        self, parts: Sequence[Tensor], generator: torch.Generator
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """This process's share of each batch, as training sees it: images (n, C, H, W), float32,
+        and where their points have gone, (n, 2, 3) (`tasks.moves`).
 
         Args:
             parts: positions of the images of each whole batch.
@@ -206,21 +210,27 @@ class Feed:
         smallest = self.augmentation.random_resized_crop
         crop = None if smallest is None else RandomCrop(smallest, self.seed, self.epoch)
         shares = [part[self.share] for part in parts]
+        ready: Iterable[tuple[Tensor, Tensor]]
         if isinstance(self.images, Tensor):
             ready = (self._from_memory(self.images, share, crop) for share in shares)
-        else:
+        else:  # only classes are known of images in files, and those stay
             ready = (
-                to_real(batch, self.scale)
+                (to_real(batch, self.scale), still(len(batch), batch.device))
                 for batch in self.images.batches(shares, crop, self.indices)
             )
-        for part, reals in zip(parts, ready, strict=True):
-            yield augment(reals, self.augmentation, generator, whole=len(part), share=self.share)
+        for part, (reals, cut) in zip(parts, ready, strict=True):
+            how = self.augmentation
+            found, moves = augment_moving(reals, how, generator, whole=len(part), share=self.share)
+            yield found, then(cut, moves)
 
-    def _from_memory(self, images: Tensor, share: Tensor, crop: RandomCrop | None) -> Tensor:
+    def _from_memory(
+        self, images: Tensor, share: Tensor, crop: RandomCrop | None
+    ) -> tuple[Tensor, Tensor]:
         reals = to_real(images[share], self.scale)
         if crop is None:
-            return reals
+            return reals, still(len(reals), reals.device)
         height, width = images.shape[2:]
         chosen = self.indices[share.cpu().numpy()].tolist()
-        windows = [crop.window(width, height, (height, width), index) for index in chosen]
-        return cut_out(reals, torch.tensor(windows, dtype=torch.float32))
+        found = [crop.window(width, height, (height, width), index) for index in chosen]
+        windows = torch.tensor(found, dtype=torch.float32)
+        return cut_out(reals, windows), window_moves(windows, reals)

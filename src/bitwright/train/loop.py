@@ -214,8 +214,11 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
     parts = order[: run.batches * run.batch_size].split(run.batch_size)
     how = (run.config.augmentation, run.share, run.config.seed, epoch)
     feed = Feed(run.training[0], run.splits.train.indices, run.splits.scale, *how)
-    for batch, reals in enumerate(feed.batches(parts, generator)):
+    for batch, (reals, moves) in enumerate(feed.batches(parts, generator)):
         chosen = parts[batch][run.share]
+        known = labels[chosen]
+        if run.task.moves_labels and run.config.augmentation.moving:
+            known = run.task.moved(known, moves)
         step = epoch * run.batches + batch
         factor = lr_factor(run.config, step, run.batches, losses)
         if run.precision is not None:
@@ -224,7 +227,7 @@ def _train_epoch(run: Run, epoch: int) -> tuple[float, float]:
         for learner in run.learners:
             for group in learner.optimizer.param_groups:
                 group["lr"] = learner.config.lr * factor
-        found = _step(run, reals, labels[chosen], chosen, step)
+        found = _step(run, reals, known, chosen, step)
         if found is None:  # its gradients were not usable; a message says why
             skipped += 1
             continue

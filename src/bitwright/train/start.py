@@ -91,9 +91,8 @@ def check_task(task: Task, config: TrainConfig) -> None:
     Raises:
         RecipeError: names them.
     """
-    augmentation = config.augmentation
-    moved = [name for name in type(augmentation).model_fields if getattr(augmentation, name)]
-    task.check_loss(loss_settings(config), config.distillation is not None, moved)
+    moving = config.augmentation.moving
+    task.check_loss(loss_settings(config), config.distillation is not None, moving)
 
 
 def norms_of(model: nn.Module) -> list[nn.Module]:

@@ -25,7 +25,7 @@ from bitwright.hw.blocks.requant import Requant, RequantFloat
 from bitwright.hw.blocks.threshold import Threshold
 from bitwright.hw.blocks.top_k import TopK
 from bitwright.hw.blocks.upsample import Upsample
-from bitwright.hw.blocks.window import Window
+from bitwright.hw.blocks.window import ParallelWindow, Window
 from bitwright.ir import Graph, Node
 
 BLOCKS: dict[str, type[Block]] = {
@@ -54,7 +54,8 @@ def block_of(graph: Graph, node: Node) -> Block:
     """The block that a node of a hardware graph stands for."""
     first, *others = (graph.types[edge] for edge in node.inputs)
     output = graph.types[node.outputs[0]]
-    return BLOCKS[node.op](node, first, output, other_types=tuple(others))
+    kind = BLOCKS[node.op].chosen(node)
+    return kind(node, first, output, other_types=tuple(others))
 
 
 def blocks_of(graph: Graph) -> dict[str, Block]:
@@ -78,6 +79,7 @@ __all__ = [
     "Lookup",
     "MatVec",
     "Pad",
+    "ParallelWindow",
     "PoolMax",
     "PoolSum",
     "Port",

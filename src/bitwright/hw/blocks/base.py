@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,7 +149,14 @@ class Block(ABC):
         """The node with the choices, and with some more attributes replaced."""
         return replace(self.node, attrs={**self.node.attrs, **dict(self.choices), **attrs})
 
-    def folded(self, fold: Fold) -> Self:
+    @classmethod
+    def chosen(cls, node: Node) -> type[Block]:
+        """The class that stands for a node of this operation: a folding may choose another
+        module.
+        """
+        return cls
+
+    def folded(self, fold: Fold) -> Block:
         """This block folded another way."""
         return replace(self, choices=fold.attrs)
 

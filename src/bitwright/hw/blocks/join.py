@@ -28,6 +28,13 @@ def signed_digits(number: int) -> int:
     return ((size ^ (3 * size)) >> 1).bit_count()
 
 
+def negative_digits(number: int) -> int:
+    """Those among `signed_digits` that are taken off."""
+    size = abs(number)
+    taken = ((size & ~(3 * size)) >> 1).bit_count()
+    return taken if number >= 0 else signed_digits(number) - taken
+
+
 @final
 @dataclass(frozen=True)
 class Add(ChannelBlock):
@@ -49,8 +56,20 @@ class Add(ChannelBlock):
         return Firing(len(steps), steps, steps, latency, (steps,))
 
     def features(self, family: str) -> dict[str, float]:
-        width = self.outputs[0].width
-        return {"adder": (self.terms - 1) * width, "skid": width}
+        """Bits of adders and the carry chains they are, of registers behind them, of terms that
+        count negative.
+        """
+        width, count, kept = self.outputs[0].width, self.terms, 0
+        while count > 1:
+            count = (count + 1) // 2
+            kept += count
+        return {
+            "adder": (self.terms - 1) * width,
+            "chain": (self.terms - 1) * self.pe,
+            "register": kept * width,
+            "negative": sum(map(negative_digits, self.multipliers)) * width,
+            "skid": width,
+        }
 
     def instance(self) -> Instance:
         first, second = self.input_types

@@ -13,7 +13,7 @@ import numpy as np
 from bitwright.base.figures import Resources
 from bitwright.hw.blocks.base import Firing, Fold, Instance, all_foldings, divisors
 from bitwright.hw.blocks.products import STYLES, ProductUnit
-from bitwright.hw.memory import STYLE_CODES, Memory, packing, ram_resources
+from bitwright.hw.memory import STYLE_CODES, Memory, packing, ram_resources, tool_style
 from bitwright.ir import IntArray, Node
 
 EXTERNAL = "external"
@@ -127,7 +127,8 @@ class MatVec(ProductUnit):
     def memory_cost(self, family: str) -> Resources:
         cost = super().memory_cost(family)
         if self.folds[0] > 1:
-            cost += ram_resources(family, self.folds[1], self.inputs[0].width, "auto")
+            size = self.folds[1], self.inputs[0].width
+            cost += ram_resources(family, *size, tool_style(family, *size))
         return cost
 
     def weight_cost(self, family: str) -> Resources:

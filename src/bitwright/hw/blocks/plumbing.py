@@ -32,7 +32,14 @@ class Fifo(Block):
         return self.depth, self.inputs[0].width
 
     def features(self, family: str) -> dict[str, float]:
-        return {"counter": self.depth.bit_length(), "width": self.inputs[0].width}
+        """Two addresses, two counts and, where the memory is LUTs, the register behind it."""
+        in_luts = self.string("ram_style") == "distributed"
+        return {
+            "address": (self.depth - 1).bit_length(),
+            "counter": self.depth.bit_length(),
+            "width": self.inputs[0].width if in_luts else 0,
+            "behind": 0 if in_luts else self.inputs[0].width,
+        }
 
     def instance(self) -> Instance:
         return Instance(
@@ -70,6 +77,7 @@ class Dwc(Block):
             "shift_down": wide if down else 0,
             "shift_up": 0 if down else wide - narrow,
             "skid": self.outputs[0].width,
+            "counter": (wide // narrow - 1).bit_length(),
         }
 
     def instance(self) -> Instance:

@@ -40,7 +40,13 @@ class _Pool(ChannelBlock):
 
     def _features(self, work: str) -> dict[str, float]:
         counter = self.window.bit_length() + self.fold.bit_length()
-        return {work: self.outputs[0].width, "counter": counter}
+        return {
+            work: self.outputs[0].width,
+            "lane": self.pe,
+            "input": self.inputs[0].width,
+            "old": self.outputs[0].width if self.fold > 1 else 0,
+            "counter": counter,
+        }
 
     def _instance(self, module: str, types: dict[str, int]) -> Instance:
         shape = {"Window": self.window, "Fold": self.fold, "PE": self.pe}

@@ -61,7 +61,9 @@ class _Requant(TableBlock):
         return pe_foldings(self.input_type.channels, res_type=kinds)
 
     def firing(self) -> Firing:
-        return one_to_one(self.inputs[0].beats, self.LATENCY + (self.terms - 1).bit_length())
+        # Behind the operands: adders of digits, or the registers at those of a DSP block.
+        latency = self.LATENCY + (self.terms - 1).bit_length() + self.use_dsp
+        return one_to_one(self.inputs[0].beats, latency)
 
     def _signed_bits(self, name: str) -> int:
         value = self.node.params[name]

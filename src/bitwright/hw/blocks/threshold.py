@@ -11,7 +11,7 @@ import numpy as np
 
 from bitwright.base.figures import Resources
 from bitwright.hw.blocks.base import Firing, Instance, TableBlock, one_to_one
-from bitwright.hw.memory import Memory, bram_count, pack_lanes, rom_luts
+from bitwright.hw.memory import Memory, bram_count, pack_lanes, rom_luts, rom_outputs
 from bitwright.ir import IntArray, bits_for_interval
 
 MAX_BITS = 8  # search stages of the module
@@ -97,23 +97,43 @@ class Threshold(TableBlock):
     def rom_cost(self, family: str, *, in_luts: bool) -> Resources:
         """The ROMs of all stages, one per lane and stage; small ones stay in LUTs."""
         luts, brams = 0.0, 0
-        for stage in range(self.stages):
+        for stage, outputs in enumerate(self.outputs_of_stages):
             depth, width = self.fold << stage, self.word_bits
             if in_luts or depth * width <= _SMALL_ROM:
-                luts += rom_luts(family, depth, width)
+                luts += rom_luts(family, depth, outputs)
             else:
-                brams += bram_count(family, depth, width)
-        return Resources(lut=self.pe * luts, bram=self.pe * brams)
+                brams += self.pe * bram_count(family, depth, width)
+        return Resources(lut=luts, bram=brams)
+
+    @property
+    def outputs_of_stages(self) -> tuple[int, ...]:
+        """Bits of the words of all lanes that differ, of each stage: all lanes look up their first
+        threshold at the same place, then each at its own.
+        """
+        first = rom_outputs(self.fold, self.pe * self.word_bits)
+        later = (rom_outputs(self.fold << n, self.word_bits) for n in range(1, self.stages))
+        return (first, *(self.pe * outputs for outputs in later))
 
     def memory_cost(self, family: str) -> Resources:
         flips = rom_luts(family, self.fold, self.pe) if self.has_flip else 0.0
         return super().memory_cost(family) + Resources(lut=flips)
 
     def features(self, family: str) -> dict[str, float]:
-        word, depth = self.word_bits, 2 if self.in_luts else 3
+        """Bits of comparisons and the carry chains they are, and of registers: x, the place in the
+        table and the decided bits through all stages, and the thresholds that are read.
+        """
+        x, place = self.input_type.wire_bits, (self.fold - 1).bit_length()
+        steps = 2 if self.in_luts else 3
+        delays = self.stages * steps - 1 + 1 + self.has_flip
+        decided = sum(stage * steps + 1 for stage in range(self.stages))
+        waits = (delays - steps + 1) * place
+        words = sum(self.outputs_of_stages)
         return {
-            "compare": self.pe * self.stages * word,
-            "delay": self.pe * (self.stages * depth + 1 + self.has_flip) * word,
+            "compare": self.pe * self.stages * self.word_bits,
+            "chain": self.pe * self.stages,
+            "register": self.pe * (delays * x + decided) + (steps - 1) * words + waits,
+            "flip": self.pe * x if self.has_flip else 0,
+            "counter": place,
             "out": self.outputs[0].width,
         }
 

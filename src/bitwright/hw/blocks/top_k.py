@@ -39,8 +39,23 @@ class TopK(Block):
         return Firing(beats, np.arange(beats, dtype=np.int64), made, latency)
 
     def features(self, family: str) -> dict[str, float]:
-        node = self.input_type.wire_bits + self.output_type.wire_bits + 1
-        return {"compare": (2 * self.pe + 3 * (self.k - 1)) * node}
+        """Bits of comparisons, of the choices they decide and of what is kept; the K best wait in a
+        shift register, each place of it taking the winner, its neighbour or nothing.
+        """
+        key, index = self.input_type.wire_bits + 1, self.output_type.wire_bits
+        beats = self.inputs[0].beats
+        leaves = 1 << (self.pe - 1).bit_length()
+        return {
+            "compare": (leaves - 1 + self.k) * key,
+            "chain": leaves - 1 + self.k,
+            "choose": (leaves - 1) * (key + index),
+            "insert": (self.k - 1) * (key + index),
+            "index": (self.pe - 1) * index,
+            "register": (2 * self.pe - 1 + self.k) * (key + index),
+            "rest": (self.k - 1) * index,
+            "counter": (beats - 1).bit_length() + index,
+            "skid": index,
+        }
 
     def instance(self) -> Instance:
         return Instance(

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`window`: sliding window over a circular buffer of pixels."""
+"""`window`: sliding window, its pixels one after the other or all in one beat."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
 from bitwright.base.errors import GraphError
 from bitwright.hw.blocks.base import Block, Firing, Fold, Instance, Times, all_foldings, divisors
 from bitwright.hw.memory import STYLE_CODES
+from bitwright.ir import Node
 
 _FRAMES = 4
 _ALONE_FRAMES = 9
@@ -34,7 +35,8 @@ class Window(Block):
     With `groups` = 0 every beat of a pixel is a group: the order of a depthwise unit, which then
     needs as many lanes as the window has.
 
-    Not a plain `Firing`: writer and reader are two processes that meet at output pixels.
+    Not a plain `Firing`: writer and reader are two processes that meet at output pixels. As
+    `ParallelWindow` it may give all beats of an output pixel at once.
     """
 
     LANES, LATENCY = "simd", 4
@@ -74,7 +76,22 @@ class Window(Block):
         sizes = sorted({small, small + across, max(small, 2 * self.span) + across})
         lanes = divisors(self.input_type.channels // max(1, self.node.integer("groups")))
         styles = ("distributed", "block")
-        return all_foldings("simd", "simd", simd=lanes, pixels=sizes, ram_style=styles)
+        serial = all_foldings("simd", "simd", simd=lanes, pixels=sizes, ram_style=styles)
+        if self.node.integer("groups") == 0:  # a depthwise unit takes one pixel after the other
+            return serial
+        channels, pixel = self.input_type.channels, self.output_type.channels
+        both: tuple[tuple[str, int | str], ...] = (("simd", channels), ("parallel_window", 1))
+        parallel = (Fold((*both, ("ram_style", style)), channels, pixel) for style in styles)
+        return (*serial, *parallel)
+
+    @classmethod
+    def chosen(cls, node: Node) -> type[Block]:
+        return ParallelWindow if node.integer("parallel_window") else Window
+
+    def folded(self, fold: Fold) -> Block:
+        if not fold.as_dict().get("parallel_window"):
+            return super().folded(fold)
+        return ParallelWindow(self.node, self.input_type, self.output_type, fold.attrs)
 
     def firing(self) -> Firing:
         raise GraphError("a window has no fixed firing sequence; use times()", where=self.name)
@@ -181,7 +198,15 @@ class Window(Block):
         counters = sum(
             n.bit_length() for n in (*kernel, *self.output_type.shape[:2], self.fold, self.depth)
         )
-        return {"width": self.inputs[0].width, "address": address, "counter": counters}
+        width = self.inputs[0].width
+        in_luts = self.string("ram_style") == "distributed"
+        return {
+            "width": width,
+            "behind": width if in_luts else 0,
+            "banks": self.depth / 16 if in_luts else 0,
+            "address": address,
+            "counter": counters,
+        }
 
     def instance(self) -> Instance:
         height, width, channels = self.input_type.shape
@@ -203,6 +228,78 @@ class Window(Block):
                 "DilationH": dilation[0],
                 "DilationW": dilation[1],
                 "BufPixels": self.integer("pixels"),
+                "RamStyle": STYLE_CODES[self.string("ram_style")],
+            },
+        )
+
+
+@final
+@dataclass(frozen=True)
+class ParallelWindow(Block):
+    """Gives the whole window of an output pixel in one beat; module `window_parallel`.
+
+    It takes a pixel a cycle, all channels at once (`simd`), so no convolution behind it takes more
+    cycles than its padded image has pixels, while the beats of `Window` are those of the result
+    times the kernel's pixels.
+    """
+
+    LATENCY: ClassVar[int] = 3
+
+    @property
+    def lanes(self) -> tuple[int, int]:
+        return self.input_type.channels, self.output_type.channels
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Rows and columns of the image that a window covers."""
+        kernel, dilation = self.node.ints("kernel"), self.node.ints("dilation")
+        rows, columns = (d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
+        return rows, columns
+
+    def firing(self) -> Firing:
+        height, width = self.input_type.shape[:2]
+        (rows, columns), (down, right) = self.span, self.node.ints("stride")
+        steps = np.arange(height * width, dtype=np.int64)
+        last = steps.reshape(height, width)[rows - 1 :: down, columns - 1 :: right]
+        return Firing(len(steps), steps, last.ravel(), self.LATENCY)
+
+    @property
+    def buffer(self) -> tuple[int, int]:
+        """The rows above, a word a column; of a single column they are a register."""
+        width, kept = self.input_type.shape[1], self.span[0] - 1
+        return (width if width > 1 and kept else 0), kept * self.inputs[0].width
+
+    @property
+    def cost_kind(self) -> str:
+        return "window_parallel"
+
+    def features(self, family: str) -> dict[str, float]:
+        height, width, _ = self.input_type.shape
+        kernel, (rows, columns) = self.node.ints("kernel"), self.span
+        beat, out = self.inputs[0].width, self.outputs[0].width
+        register = beat * (1 + columns * kernel[0]) + 2 * out
+        if self.string("ram_style") != "block" and width > 1:  # what is read of the rows above
+            register += beat * (rows - 1)
+        counters = sum(n.bit_length() for n in (height, width, width, rows, columns))
+        return {"register": register, "skid": out, "counter": counters}
+
+    def instance(self) -> Instance:
+        height, width, _ = self.input_type.shape
+        kernel, stride, dilation = (self.node.ints(k) for k in ("kernel", "stride", "dilation"))
+        groups = self.node.integer("groups")
+        return Instance(
+            "window_parallel",
+            {
+                "Height": height,
+                "Cols": width,
+                **({} if groups == 1 else {"Groups": groups}),
+                "DataWidth": self.inputs[0].width,
+                "KernelH": kernel[0],
+                "KernelW": kernel[1],
+                "StrideH": stride[0],
+                "StrideW": stride[1],
+                "DilationH": dilation[0],
+                "DilationW": dilation[1],
                 "RamStyle": STYLE_CODES[self.string("ram_style")],
             },
         )

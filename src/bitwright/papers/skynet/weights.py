@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,28 @@ def load_skynet_weights(path: str | Path, model: SkyNet | None = None) -> SkyNet
     state = _from_hdf5(path, model) if start == _HDF5 else _from_folded(path, model)
     model.load_state_dict(state, strict=False)
     return model.eval()
+
+
+def for_unit_inputs(model: SkyNet) -> SkyNet:
+    """The same network for images in [0, 1], as recipes feed them, instead of in [-2, 2].
+
+    ``(x - 0.5) / 0.25`` goes into the first convolution and its batch norm. Around the image, where
+    the published network sees grey (zeros of its inputs), this one sees black: numbers within a few
+    pixels of the edge differ.
+
+    Raises:
+        ModelError: the model is no `SkyNet`.
+    """
+    if not isinstance(model, SkyNet):
+        raise ModelError(f"these weights are for SkyNet, not {type(model).__name__}")
+    changed = copy.deepcopy(model)
+    bundle = changed.model_p1[0]
+    assert isinstance(bundle, nn.Sequential)
+    conv, norm = bundle[0], bundle[1]
+    with torch.no_grad():
+        norm.running_mean += 2 * conv.weight.sum(dim=(1, 2, 3))
+        conv.weight *= 4
+    return changed
 
 
 def _from_hdf5(path: Path, model: SkyNet) -> dict[str, Tensor]:

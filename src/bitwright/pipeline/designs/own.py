@@ -25,6 +25,7 @@ from bitwright.pipeline.designs.folder import (
     is_design,
     parse_settings,
 )
+from bitwright.pipeline.designs.own_pixels import PixelsToReals, preprocessing_of
 from bitwright.report.record import SummaryRow
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def build_model(  # noqa: PLR0913 - a section of a recipe each
     implement: bool | Mapping[str, Any] = False,
     name: str | None = None,
     classes: Sequence[str] = (),
+    pixels: PixelsToReals | None = None,
     force: bool = False,
     progress: Progress = no_progress,
 ) -> BuiltModel:
@@ -89,6 +91,8 @@ def build_model(  # noqa: PLR0913 - a section of a recipe each
         implement: True to synthesise, place and route, or the section ``implement``.
         name: of the top module; by default that of the model's class.
         classes: what the labels are called, for whoever reads the board's answers.
+        pixels: how your loop makes of an image's pixels (H, W, C), uint8, what the model takes
+            (C, H, W), each pixel by itself: with it the board takes image files.
         force: replace an earlier design folder.
 
     Raises:
@@ -110,7 +114,7 @@ def build_model(  # noqa: PLR0913 - a section of a recipe each
     reals = _reals(images)
     integers = _integers(model, reals, quant, progress)
     design = _design(integers, reals, place, settings, name or type(model).__name__, progress)
-    design = replace(design, host=_host(design.graph, integers, classes))
+    design = replace(design, host=_host(design.graph, integers, classes, pixels))
     if place.exists():
         shutil.rmtree(place)
     design.save()
@@ -180,7 +184,12 @@ def _integers(
     return frozen
 
 
-def _host(graph: Graph, integers: IntegerModel, classes: Sequence[str]) -> HostInput:
+def _host(
+    graph: Graph,
+    integers: IntegerModel,
+    classes: Sequence[str],
+    pixels: PixelsToReals | None,
+) -> HostInput:
     """The reals that the model takes are made levels of as in training."""
     kind = graph.types[graph.inputs[0]]
     return HostInput(
@@ -190,6 +199,7 @@ def _host(graph: Graph, integers: IntegerModel, classes: Sequence[str]) -> HostI
         scale=kind.scale[0],
         rounding=integers.rounding.value,
         data=DataLevels(type="float32", scale=1.0),
+        preprocessing=None if pixels is None else preprocessing_of(integers, pixels, kind.shape),
         classes=tuple(classes),
     )
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, RecipeError, RunError
+from bitwright.base.nouns import noun_of
 from bitwright.base.progress import Progress, no_progress
 from bitwright.ir import random_feeds
 from bitwright.pipeline.diff.results import DiffReport, Stage, StageResult
@@ -30,6 +31,11 @@ _STEP_OF = {
     Stage.HARDWARE: "map",
     Stage.RTL: "map",
 }
+_OF_PROGRAMS = (Stage.QUANTIZED, Stage.INTEGERS, Stage.GRAPH)
+_PROGRAM = (
+    "a program of the engine has no hardware graph: `simulate` compares every output of its RTL, "
+    "and every instruction's cycles"
+)
 
 
 def diff_run(
@@ -48,7 +54,8 @@ def diff_run(
         index: which test image.
         file: an input instead: ``.npy`` with reals (C, H, W) or (H, W, C), or with uint8 pixels
             (H, W, C), scaled as the data set's.
-        until: the last comparison, one of `Stage`.
+        until: the last comparison, one of `Stage`; of a program of the engine the integer graph is
+            the last one.
         bound: relative difference between float and quantized model from which it is named.
 
     Raises:
@@ -63,6 +70,9 @@ def diff_run(
     image, source = _image(work, index, None if file is None else Path(file))
     levels = _Levels(work, Path(run_dir), image, bound)
     wanted = tuple(Stage)[: tuple(Stage).index(Stage(until)) + 1]
+    is_program = work.recipe.hardware.kind == "engine" and wanted[-1] not in _OF_PROGRAMS
+    if is_program:
+        wanted = _OF_PROGRAMS
     for stage in wanted:
         step = _STEP_OF[stage]
         if not (levels.folder(step) / "step.json").is_file():
@@ -76,7 +86,7 @@ def diff_run(
         progress(f"comparing: {stage.value}", len(results), len(wanted))
         results.append(levels.compare(stage))
     progress("comparing", len(wanted), len(wanted))
-    return DiffReport(source, tuple(results), levels.said())
+    return DiffReport(source, tuple(results), levels.said(), _PROGRAM if is_program else "")
 
 
 class _Levels:
@@ -173,9 +183,13 @@ def _image(work: Workspace, index: int, file: Path | None) -> tuple[Tensor, str]
         test = work.data.test
         if not 0 <= index < len(test):
             raise DataError(
-                f"no test image {index}", where=test.name, hint=f"0 to {len(test) - 1} are there"
+                f"no test {noun_of(test.noun).one} {index}",
+                where=test.name,
+                hint=f"0 to {len(test) - 1} are there",
             )
-        return torch.from_numpy(test.take(np.array([index])).reals()), f"test image {index}"
+        return torch.from_numpy(
+            test.take(np.array([index])).reals()
+        ), f"test {noun_of(test.noun).one} {index}"
     return torch.from_numpy(_array(work, file)[None]), str(file)
 
 
@@ -188,11 +202,14 @@ def _array(work: Workspace, file: Path) -> Any:
         raise DataError(said, where=str(file), hint="write it with numpy.save") from error
     wanted = work.sample_shape
     moved = (*wanted[1:], wanted[0])
+    axes = "CHW" if len(wanted) == 3 else "CL"
+    forms = f"{wanted} ({', '.join(axes)}) or {moved} ({', '.join(axes[1:] + axes[0])})"
     if not np.issubdtype(array.dtype, np.number) or array.shape not in (wanted, moved):
         raise DataError(
             f"holds {array.dtype} of shape {array.shape}",
             where=str(file),
-            hint=f"save one image of shape {wanted} (C, H, W) or {moved} (H, W, C)",
+            hint=f"save one {noun_of(work.data.test.noun).one} of shape "
+            f"{forms if len(wanted) > 1 else wanted}",
         )
     scale = work.data.test.scale if array.dtype == np.uint8 else 1.0
     reals = array.astype(np.float32) * np.float32(scale)

@@ -122,11 +122,13 @@ class DiffReport:
         source: which input.
         stages: in order; those asked for.
         said: what each level says of the input, in the words of the recipe's task.
+        note: why there are fewer comparisons than were asked for; empty: there are not.
     """
 
     source: str
     stages: tuple[StageResult, ...] = field(default_factory=tuple)
     said: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
 
     @property
     def bad(self) -> StageResult | None:
@@ -139,6 +141,7 @@ class DiffReport:
             "equal": self.bad is None,
             "stages": [stage.to_json() for stage in self.stages],
             "said": dict(self.said),
+            "note": self.note,
         }
 
 

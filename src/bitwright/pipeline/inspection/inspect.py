@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.base.errors import ModelError, RecipeError
+from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.base.trust import importable
 from bitwright.data.dataset import torch_shape
 from bitwright.models.catalog import MODEL_FILES, list_models
@@ -52,7 +52,8 @@ def inspect_model(
     if model.lower().endswith(".onnx"):
         from bitwright.pipeline.inspection.onnx_file import inspect_onnx
 
-        return inspect_onnx(Path(model), input_type=input_format)
+        if not _is_float(Path(model)):
+            return inspect_onnx(Path(model), input_type=input_format)
     from bitwright.quantize.policy import Policy
 
     formats: dict[str, Any] = {
@@ -69,6 +70,17 @@ def inspect_model(
     with importable(Path.cwd()):
         policy = Policy.from_dict(formats)
         return _built(model, lambda: build_for(model, classes, shape)[0], shape, policy)
+
+
+def _is_float(path: Path) -> bool:
+    """Whether an ONNX file is a float network; what is wrong with one, `inspect_onnx` says."""
+    from bitwright.interop.onnx.float_network import is_float_file
+
+    try:
+        found: bool = is_float_file(path)
+    except (DataError, ModelError):
+        return False
+    return found
 
 
 def is_by_name(name: str) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -15,7 +16,13 @@ from bitwright.base.errors import GraphError, MismatchError
 from bitwright.base.figures import Figure, Source
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress
-from bitwright.data.preprocessing import DataLevels, HostInput, Preprocessing
+from bitwright.data.preprocessing import (
+    PIXELS,
+    DataLevels,
+    HostInput,
+    NumberRule,
+    Preprocessing,
+)
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval, load_graph, save_graph
 from bitwright.pipeline.context import StepContext
@@ -40,7 +47,6 @@ REFERENCE_IMAGES = 200
 QONNX_IMAGES = 20
 _CHECK_FRAMES = 4
 _BATCH = 250
-_PIXELS = 256
 _IMAGE_AXES = 3
 
 
@@ -93,7 +99,7 @@ def host_input(work: Workspace, integers: IntegerModel) -> HostInput:
         scale=kind.scale[0],
         rounding=integers.rounding.value,
         data=DataLevels(type=work.data.train.images.dtype.name, scale=work.data.scale),
-        preparation=None if prepared is None else prepared.to_json(),
+        preparation=None if prepared is None else NumberRule(**prepared.to_json()),
         preprocessing=_preprocessing(work, integers),
         classes=work.data.classes,
     )
@@ -112,21 +118,30 @@ def _preprocessing(work: Workspace, integers: IntegerModel) -> Preprocessing | N
     height, width, channels = data.image_shape
     if channels not in (1, 3):
         return None
-    raw = np.rint(np.arange(_PIXELS) * (1 / (_PIXELS - 1) / data.scale)).astype(np.uint8)
+    raw = np.rint(np.arange(PIXELS) * (1 / (PIXELS - 1) / data.scale)).astype(np.uint8)
     reals = raw.astype(np.float32) * np.float32(data.scale)
-    rows = [
-        integers.input_levels(torch.full((1, channels, height, width), float(real)))[0, :, 0, 0]
-        for real in reals
-    ]
-    table = torch.stack(rows, dim=1).to(torch.int64).tolist()  # channels x pixel values
-    same = all(row == table[0] for row in table)
+    images = (torch.full((channels, height, width), float(real)) for real in reals)
     return Preprocessing(
         size=(height, width),
         channels=channels,
         fit="stretch" if stream is None else "middle",
         short_side=None if stream is None else stream.short_side,
-        levels=tuple(tuple(row) for row in (table[:1] if same else table)),
+        levels=level_table(integers, images),
     )
+
+
+def level_table(integers: IntegerModel, images: Iterable[Tensor]) -> tuple[tuple[int, ...], ...]:
+    """Levels of the pixel values 0 to 255: one row where all channels agree, else one each.
+
+    Args:
+        images: for each pixel value an image (C, H, W) of it alone, as the model takes it.
+    """
+    import torch
+
+    rows = [integers.input_levels(image[None])[0, :, 0, 0] for image in images]
+    table = torch.stack(rows, dim=1).to(torch.int64).tolist()  # channels x pixel values
+    same = all(row == table[0] for row in table)
+    return tuple(tuple(row) for row in (table[:1] if same else table))
 
 
 def graph_name(name: str) -> str:

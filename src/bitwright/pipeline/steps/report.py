@@ -15,7 +15,7 @@ from bitwright.base.nouns import Noun
 from bitwright.base.records import PathRow
 from bitwright.base.version import __version__
 from bitwright.build.target import load_target
-from bitwright.ir import IntArray, print_graph
+from bitwright.ir import Graph, IntArray, print_graph
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.steps.baseline import cpu_name, measure
 from bitwright.pipeline.steps.energy import energy_of
@@ -24,10 +24,16 @@ from bitwright.pipeline.steps.lower import read_graph, real_outputs
 from bitwright.pipeline.steps.map import read_hardware
 from bitwright.pipeline.steps.rates import clock_of, interval_of
 from bitwright.pipeline.steps.report_engine import engine_fields
-from bitwright.pipeline.steps.report_images import confusion, distribution, samples
+from bitwright.pipeline.steps.report_images import (
+    confusion,
+    distribution,
+    samples,
+    stages_of,
+)
 from bitwright.pipeline.steps.report_words import phase_title, proof, quality, required, stages
 from bitwright.pipeline.steps.results import Epoch, LayerFacts, LowerResult, TrainResult
 from bitwright.pipeline.steps.results_run import Results
+from bitwright.pipeline.steps.simulate import simulated_scores
 from bitwright.pipeline.steps.summary import PAGE, RECORD, summary_rows
 from bitwright.pipeline.steps.train import trained_model
 from bitwright.pipeline.steps.versions import versions
@@ -91,7 +97,9 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
         **_hardware(work, context, found),
         classes=trained.data.classes,
         confusion=confusion(work, outputs),
-        samples=samples(work, outputs, recipe.report.sample_images),
+        samples=samples(
+            work, outputs, recipe.report.sample_images, _sample_stages(work, context, graph)
+        ),
         energy=energy,
         baselines=baselines,
         cpu=cpu_name(),
@@ -99,6 +107,14 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
         recipe=recipe.to_yaml(),
         graph=print_graph(graph),
     )
+
+
+def _sample_stages(work: Workspace, context: StepContext, graph: Graph) -> dict[str, Any]:
+    """What else is known of the images shown: the float network's outputs, and the RTL's."""
+    folder = context.inputs.get("simulate")
+    scores = None if folder is None else simulated_scores(folder)
+    simulated = None if scores is None else real_outputs(graph, scores)
+    return stages_of(work, trained_model(work, context.inputs["train"]), simulated)
 
 
 def _curves(title: str, history: Sequence[Epoch], noun: Noun) -> tuple[Curve, ...]:
@@ -244,6 +260,7 @@ def _facts(work: Workspace, found: Results) -> dict[str, str]:
         "data SHA-256": data.digest,
         **({"inputs": data.inputs} if data.inputs else {}),
         **_training_facts(trained, found.noun),
+        **work.task.facts(),
         "integer graph": lowered.digest,
         "processor": cpu_name(),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,23 +13,29 @@ from numpy.typing import NDArray
 
 from bitwright.base.figures import Figure, Source, show
 from bitwright.pipeline.steps.workspace import Workspace
-from bitwright.report.record import Sample
+from bitwright.report.record import Sample, SampleLevel
 from bitwright.train.images import label_tensor
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
-    from bitwright.tasks import Measurement
+    from bitwright.tasks import Measurement, Shown
+
+    Stage = Callable[[int], Tensor | None]
 
 _BARS = 10
 
 
-def samples(work: Workspace, outputs: Tensor, count: int) -> tuple[Sample, ...]:
+def samples(
+    work: Workspace, outputs: Tensor, count: int, stages: Mapping[str, Stage] | None = None
+) -> tuple[Sample, ...]:
     """Some held-out images: half of them at most are those that the network does worst, by its
     first metric, the others do at least as well as the mean.
 
     Args:
-        outputs: (N, ...) of all test images.
+        outputs: (N, ...) of all test images, of the integer graph.
+        stages: of other stages of the pipeline, by what they are called, what gives the outputs of
+            one image; shown where a task draws on its images.
     """
     test, found = work.data.test, _measured(work, outputs)
     each = np.where(np.isnan(found.each), found.value, found.each)
@@ -38,11 +45,22 @@ def samples(work: Workspace, outputs: Tensor, count: int) -> tuple[Sample, ...]:
     poor = order[good[order] < mean][: count // 2]
     fair = np.flatnonzero(good >= mean)[: count - len(poor)]
     chosen = []
-    for at in (*poor, *fair):
-        output = outputs[at : at + 1]
-        shown = work.task.show(test.images[at], test.labels[at], output, test)
-        value = Figure(float(found.each[at]), found.metric.unit, Source.MEASUREMENT)
-        says_more = shown.right is None and found.metric.of_sums is None
+    for at in (int(place) for place in (*poor, *fair)):
+        shown = _shown(work, at, outputs[at : at + 1])
+        levels = []
+        for stage, give in (stages or {}).items() if shown.right is None else ():
+            output = give(at)
+            if output is not None:
+                other = _shown(work, at, output)
+                value = _value(work, output, at)
+                levels.append(
+                    SampleLevel(
+                        stage=stage,
+                        prediction=other.prediction,
+                        png=_png(other.picture),
+                        value=value,
+                    )
+                )
         chosen.append(
             Sample(
                 index=int(test.indices[at]),
@@ -50,10 +68,50 @@ def samples(work: Workspace, outputs: Tensor, count: int) -> tuple[Sample, ...]:
                 prediction=shown.prediction,
                 png=_png(shown.picture),
                 right=shown.right,
-                value=f"{found.metric.name} {show(value)}" if says_more else "",
+                value=_value(work, outputs[at : at + 1], at) if shown.right is None else "",
+                levels=tuple(levels),
             )
         )
     return tuple(chosen)
+
+
+def stages_of(work: Workspace, model: nn.Module, simulated: Tensor | None) -> dict[str, Stage]:
+    """The stages around the integer graph, for `samples`.
+
+    Args:
+        model: the float network.
+        simulated: (n, ...) outputs of the RTL for the first n test images.
+    """
+    from bitwright.train.evaluation import run_batches
+
+    def floats(at: int) -> Tensor:
+        import torch
+
+        reals = torch.from_numpy(work.data.test.take(np.array([at])).reals())
+        return run_batches(model, reals, 1)
+
+    def rtl(at: int) -> Tensor | None:
+        if simulated is None or at >= len(simulated):
+            return None
+        return simulated[at : at + 1]
+
+    return {"float": floats, "RTL": rtl}
+
+
+def _shown(work: Workspace, at: int, output: Tensor) -> Shown:
+    test = work.data.test
+    return work.task.show(test.images[at], test.labels[at], output, test)
+
+
+def _value(work: Workspace, output: Tensor, at: int) -> str:
+    """The first metric that is a mean over images, of one image, in words; empty without any."""
+    labels = label_tensor(work.data.test.labels[at : at + 1])
+    for metric in work.task.metrics:
+        if metric.of_sums is None:
+            value = float(metric.statistics(output, labels)[0])
+            figure = Figure(value, metric.unit, Source.MEASUREMENT)
+            return "" if np.isnan(value) else f"{metric.name} {show(figure)}"
+    return ""
 
 
 def distribution(work: Workspace, outputs: Tensor) -> tuple[tuple[str, int], ...]:

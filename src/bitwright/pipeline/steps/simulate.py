@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bitwright.base.arrays import read_npz
 from bitwright.base.errors import MismatchError
 from bitwright.base.figures import Source
 from bitwright.base.files import atomic_write
@@ -33,6 +34,7 @@ from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.quantize.integers.affine import SCORES
 from bitwright.sim import SimResult, Simulator, StallPattern, burst_stalls, compare, random_stalls
 
+OUTPUTS = "outputs.npz"
 _CHUNK = 100
 _CHUNK_CYCLES = 2_000_000
 _LEAST_FRAMES = 3
@@ -104,6 +106,19 @@ def simulate(work: Workspace, context: StepContext) -> None:
     result = result.model_copy(update={"metrics": metrics})
     result.save(context.folder)
     write_performance(result, clock_mhz, context.folder)
+    kept: dict[str, Any] = {SCORES: found[SCORES]}
+    np.savez_compressed(context.folder / OUTPUTS, **kept)
+
+
+def simulated_scores(folder: Path) -> IntArray | None:
+    """Levels of the scores that the RTL gave for the first test images; None of a step that was
+    done before they were kept.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    path = folder / OUTPUTS
+    return read_npz(path)[SCORES] if path.is_file() else None
 
 
 def prove_mapped(

@@ -44,7 +44,7 @@ class Workspace:
     def data(self) -> DataSplits:
         """The data set, loaded when first needed."""
         kind = labels_of(self.recipe.task)
-        kind = self.task.labels if kind is None else kind
+        kind = self._task.labels if kind is None else kind
         with importable(self.recipe.base_dir):
             return load_dataset(
                 self.recipe.data, None, self.recipe.seed, labels=kind, progress=self.progress
@@ -52,7 +52,15 @@ class Workspace:
 
     @cached_property
     def task(self) -> Task:
-        """What the network is for."""
+        """What the network is for, with what it takes from the training data."""
+        from bitwright.tasks import Task
+
+        takes_nothing = type(self._task).fitted is Task.fitted
+        return self._task if takes_nothing else self._task.fitted(self.data)
+
+    @cached_property
+    def _task(self) -> Task:
+        """As the recipe names it."""
         from bitwright.tasks.factory import make_task
 
         with importable(self.recipe.base_dir):

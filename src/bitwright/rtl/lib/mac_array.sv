@@ -16,7 +16,7 @@
 // LUTs has K + J + 1 adders in a line, K = $clog2(SIMD), J = $clog2(digits),
 // digits = ceil(WeightWidth/2), 1 for a one-bit factor; bipolar x bipolar
 // K = $clog2(ceil(SIMD/2)): floor((K + J + 1)/Step) registers, at least 1. In DSPs
-// 1 + floor($clog2(ceil(SIMD/DspPack))/Step). With a float M + floor(K/Step), M = 2 with a power of
+// 2 + floor($clog2(ceil(SIMD/DspPack))/Step). With a float M + floor(K/Step), M = 2 with a power of
 // two or a one-bit operand, else 3 + $clog2(ceil(magnitude/2)), 3 in DSPs.
 `default_nettype none
 module mac_array #(
@@ -97,7 +97,7 @@ module mac_array #(
   localparam int LutStages = Float ? FloatMul + FloatLog + LutLevels / Step
                            : LutLevels + 1 < Step ? 1 : (LutLevels + 1) / Step;
   localparam int DspStages = !Float && !Plain ? LutStages
-                           : (Float ? FloatMul : 1) + DspLevels / Step;
+                           : (Float ? FloatMul : 2) + DspLevels / Step;
   localparam int Stages    = DspRows == 0 ? LutStages : DspRows == PE ? DspStages
                            : LutStages > DspStages ? LutStages : DspStages;
   // From a step to the accumulator input.

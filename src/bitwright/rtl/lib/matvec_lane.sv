@@ -141,7 +141,7 @@ module matvec_lane #(
       end
       mul_terms #(
         .ActWidth(OpWidth), .ActSigned(OpSigned), .WeightWidth(FacWidth), .WeightBipolar(OneBit),
-        .UseDsp(UseDsp), .Registered(UseDsp || Keeps)
+        .UseDsp(UseDsp), .Registered(UseDsp || Keeps), .Operands(UseDsp)
       ) i_mul (
         .clk_i, .en_i, .act_i(operand), .weight_i(factor), .terms_o(digits)
       );

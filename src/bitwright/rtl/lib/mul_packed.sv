@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sum of Products products of an activation and a signed weight by one multiplication, registered
-// (latency 1): (a0 + a1*2^F) * (w1 + w0*2^F) has a0*w0 + a1*w1 as its field of F bits at place F,
-// and so on for more, the operands a0 .. and w.. in opposite orders. Fields hold signed sums
+// Sum of Products products of an activation and a signed weight by one multiplication, with
+// registers at its operands, which DSP blocks have inside, and behind it (latency 2):
+// (a0 + a1*2^F) * (w1 + w0*2^F) has a0*w0 + a1*w1 as its field of F bits at place F, and so on for
+// more, the operands a0 .. and w.. in opposite orders. Fields hold signed sums
 // (F = ActWidth + WeightWidth + $clog2(Products)), so a negative field below takes one from it:
 // sum = term_o + carry_o, carry_o the top bit of the field below.
 `default_nettype none
@@ -48,12 +49,18 @@ module mul_packed #(
   end
 
   localparam int Whole = ActWide + WeightWide;
-  logic signed [Whole-1:0] product, product_q;
+  logic signed [ActWide-1:0]    act_q;
+  logic signed [WeightWide-1:0] weight_q;
+  logic signed [Whole-1:0]      product, product_q;
 
-  assign product = act * weight;
+  assign product = act_q * weight_q;
 
   always_ff @(posedge clk_i) begin : p_product
-    if (en_i) product_q <= product;
+    if (en_i) begin
+      act_q     <= act;
+      weight_q  <= weight;
+      product_q <= product;
+    end
   end
 
   assign term_o = product_q[Place +: Field];

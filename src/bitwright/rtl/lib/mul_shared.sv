@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of one activation with two signed weights by one multiplication, registered (latency 1):
+// Products of one activation with two signed weights by one multiplication, with registers at its
+// operands, which DSP blocks have inside, and behind it (latency 2):
 // act * (w0 + w1*2^F), F = ActWidth + WeightWidth, has act*w0 as its low F bits, signed, and
 // act*w1 above, less one where act*w0 is negative: product 1 is term 1 + carry_o.
 `default_nettype none
@@ -25,9 +26,9 @@ module mul_shared #(
   localparam int ActWide = ActWidth + (ActSigned ? 0 : 1);
   localparam int Wide    = Field + WeightWidth + 1;
 
-  logic signed [ActWide-1:0]      act;
+  logic signed [ActWide-1:0]      act, act_q;
   logic signed [WeightWidth-1:0]  low, high;
-  logic signed [Wide-1:0]         weight;
+  logic signed [Wide-1:0]         weight, weight_q;
   logic signed [ActWide+Wide-1:0] product, product_q;
 
   if (ActSigned) begin : gen_signed
@@ -37,10 +38,14 @@ module mul_shared #(
   end
   assign {high, low} = weights_i;
   assign weight      = (Wide'(high) <<< Field) + Wide'(low);
-  assign product     = act * weight;
+  assign product     = act_q * weight_q;
 
   always_ff @(posedge clk_i) begin : p_product
-    if (en_i) product_q <= product;
+    if (en_i) begin
+      act_q     <= act;
+      weight_q  <= weight;
+      product_q <= product;
+    end
   end
 
   assign terms_o = product_q[2*Field-1:0];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Product of an activation and a weight as Digits partial products: product = sum of
 // term[d] * 4^d. UseDsp: one term, written as a multiplication for the tool to map; else look-up
-// tables: one term for every two weight bits. Registered: latency 1, else 0.
+// tables: one term for every two weight bits. Registered: latency 1, else 0; Operands: with UseDsp
+// a register at each operand, too, which DSP blocks have inside: one more.
 // WeightBipolar: the weight is one bit, 1 = +1 and 0 = -1. ActSigned, WeightSigned = 0: unsigned.
 // Terms are signed; those of digits but the last are unsigned where the activation is.
 `default_nettype none
@@ -13,6 +14,7 @@ module mul_terms #(
   parameter bit UseDsp        = 1'b0,
   parameter bit WeightSigned  = 1'b1,
   parameter bit Registered    = 1'b1,
+  parameter bit Operands      = 1'b0,
   localparam int Digits    = (UseDsp || WeightBipolar) ? 1 : (WeightWidth + 1) / 2,
   localparam int TermWidth = ActWidth + (WeightBipolar ? 1 : UseDsp ? WeightWidth : 2)
 ) (
@@ -41,16 +43,29 @@ module mul_terms #(
     localparam int ActExt = ActWidth + (ActSigned ? 0 : 1);
     logic signed [ActExt-1:0]    act;
     logic signed [TermWidth-1:0] product;
+    logic [ActWidth-1:0]         act_in;
+    logic [WeightWidth-1:0]      weight_in;
+
+    if (Operands) begin : gen_operands
+      logic [ActWidth-1:0]    act_q;
+      logic [WeightWidth-1:0] weight_q;
+      always_ff @(posedge clk_i) begin : p_operands
+        if (en_i) {act_q, weight_q} <= {act_i, weight_i};
+      end
+      assign {act_in, weight_in} = {act_q, weight_q};
+    end else begin : gen_no_operands
+      assign {act_in, weight_in} = {act_i, weight_i};
+    end
     if (ActSigned) begin : gen_act_signed
-      assign act = act_i;
+      assign act = act_in;
     end else begin : gen_act_unsigned
-      assign act = {1'b0, act_i};
+      assign act = {1'b0, act_in};
     end
     if (WeightSigned) begin : gen_signed
-      assign product = TermWidth'(act * $signed(weight_i));
+      assign product = TermWidth'(act * $signed(weight_in));
     end else begin : gen_unsigned
       logic signed [WeightWidth:0] weight;
-      assign weight  = {1'b0, weight_i};
+      assign weight  = {1'b0, weight_in};
       assign product = TermWidth'(act * weight);
     end
     assign terms = product;

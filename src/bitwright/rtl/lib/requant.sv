@@ -5,8 +5,8 @@
 // Rounding: 0 half_even, 1 half_away, 2 half_up, 3 floor, 4 ceil.
 // Power >= 0: m is 2^Power for all channels, so that there is no multiplier and no MulFile.
 // OutMant >= 0: the result is a float's code, see round_float for OutMant, OutLow, OutLo, OutHi.
-// Latency 7 + $clog2(digits), + 3 for a float; digits = 1 for UseDsp and Power >= 0, else
-// ceil(MulWidth/2).
+// Latency 7 + $clog2(digits), + 1 for UseDsp, + 3 for a float; digits = 1 for UseDsp and
+// Power >= 0, else ceil(MulWidth/2).
 // MulFile: line fold, lane p at [p*MulWidth +: MulWidth]; OffsetFile alike with OffsetWidth.
 `default_nettype none
 module requant #(
@@ -54,7 +54,8 @@ module requant #(
   localparam int Fold      = Channels / PE;
   localparam int FoldWidth = Fold > 1 ? $clog2(Fold) : 1;
   localparam int Digits    = UseDsp || Power >= 0 ? 1 : (MulWidth + 1) / 2;
-  localparam int Levels    = Digits > 1 ? $clog2(Digits) : 0;
+  // Registers from the operands to the product: adders of digits, or operands of a DSP block.
+  localparam int Levels    = Digits > 1 ? $clog2(Digits) : UseDsp && Power < 0 ? 1 : 0;
   // Stages before the output register.
   localparam int Depth     = (OutMant >= 0 ? 10 : 7) + Levels - 1;
 

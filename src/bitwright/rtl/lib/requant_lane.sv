@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One channel of requant: multiply, add, round, clip. x_i and mul_i enter in cycle t; offset_i is
 // taken in cycle t + 1 + Levels; code_o (a register behind a multiplexer) shows the result in
-// cycle t + 4 + Levels, Levels = $clog2(digits); 3 cycles later for a float (OutMant >= 0). See
-// requant for the parameters.
+// cycle t + 4 + Levels, Levels = $clog2(digits), or 1 for UseDsp; 3 cycles later for a float
+// (OutMant >= 0). See requant for the parameters.
 `default_nettype none
 module requant_lane #(
   parameter int InWidth     = 16,
@@ -55,7 +55,9 @@ module requant_lane #(
     logic unused_factor;
     assign unused_factor = ^mul_i;
   end else begin : gen_multiply
-    mul_terms #(.ActWidth(XWidth), .WeightWidth(MulWidth), .UseDsp(UseDsp)) i_mul (
+    mul_terms #(
+      .ActWidth(XWidth), .WeightWidth(MulWidth), .UseDsp(UseDsp), .Operands(UseDsp)
+    ) i_mul (
       .clk_i, .en_i, .act_i(x_ext), .weight_i(mul_i), .terms_o(terms)
     );
   end

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A detector of one's own on the raccoon images: SkyNet from the published weights and from
+scratch, in floating point and in 4 bits, over seeds; and on drawn scenes that nothing was tuned on.
+
+    python benchmarks/detector.py raccoon --data DATA --seeds 0 1 2          # published weights
+    python benchmarks/detector.py raccoon --data DATA --scratch --seeds 0 1 2
+    python benchmarks/detector.py scenes --seeds 0                           # several objects
+
+DATA holds ``raccoon-detection.zip`` and ``skynet/dac.weights`` (default: the environment variable
+BITWRIGHT_DATA). Each seed is the recipe `my-detector` with other settings, up to step ``lower``, in
+a run directory below ``--out``: stopped, it goes on from its last epoch. A fifth of the images is
+held out, another cut for each seed. ``--write`` adds the figures to docs/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+from safetensors.torch import save_file
+
+from bitwright.papers.skynet.weights import for_unit_inputs, load_skynet_weights
+from bitwright.pipeline.api import Pipeline
+from bitwright.pipeline.recipe import load_recipe
+from bitwright.pipeline.steps.names import step_folder
+
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "detector.json"
+KINDS = ("disc", "box", "bar")
+
+
+def raccoon_settings(args: argparse.Namespace, seed: int) -> list[str]:
+    weights = args.out / "skynet-unit.safetensors"
+    if not weights.is_file():
+        args.out.mkdir(parents=True, exist_ok=True)
+        published = load_skynet_weights(args.data / "skynet" / "dac.weights")
+        save_file(for_unit_inputs(published).state_dict(), weights)
+    model = (
+        "model={name: skynet, options: {scratch: true}}"
+        if args.scratch
+        else f"model={{name: skynet, weights: {weights.resolve()}}}"
+    )
+    return [model, f"data.path={args.data / 'raccoon-detection.zip'}", *common(args, seed)]
+
+
+def scenes_settings(args: argparse.Namespace, seed: int) -> list[str]:
+    folder = args.out / f"scenes-{args.images}"
+    draw_scenes(folder, args.images)
+    return [
+        f"data.path={folder}",
+        "task.options={anchors: 3, objects: several, classes: true}",
+        *common(args, seed),
+    ]
+
+
+def common(args: argparse.Namespace, seed: int) -> list[str]:
+    few = max(1, args.epochs // 4)
+    training = {"lr": 0.002, "weight_decay": 0.01, "ema": 0.97, "epochs": args.epochs}
+    settings = {f"train.float.{key}": value for key, value in training.items()}
+    settings |= {
+        "train.quantized.self_study.epochs": few,
+        "train.quantized.tutor_study.epochs": few,
+        "data.image_size": f"[{args.size[0]}, {args.size[1]}]",
+        "seed": seed,
+        "train.float.seed": seed,
+    }
+    return [f"{key}={value}" for key, value in settings.items()]
+
+
+def draw_scenes(folder: Path, count: int) -> None:
+    """Pascal VOC style: one to four things of three kinds on striped ground, of many sizes and
+    colours, some covering others.
+    """
+    if (folder / "annotations" / f"{count - 1:04}.xml").is_file():
+        return
+    for part in ("images", "annotations"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(20_261_126)
+    for number in range(count):
+        width, height = (int(side) for side in random.integers(90, 200, 2))
+        stripes = 40 * np.sin(np.arange(width) / random.uniform(3, 20))[None, :, None]
+        ground = random.integers(60, 180, 3) + stripes + random.normal(0, 12, (height, width, 3))
+        picture = Image.fromarray(np.clip(ground, 0, 255).astype(np.uint8))
+        objects = [_thing(random, picture) for _ in range(random.integers(1, 5))]
+        name = f"{number:04}"
+        picture.save(folder / "images" / f"{name}.png")
+        text = f"<annotation><filename>{name}.png</filename>{''.join(objects)}</annotation>"
+        (folder / "annotations" / f"{name}.xml").write_text(text)
+
+
+def _thing(random: np.random.Generator, picture: Image.Image) -> str:
+    kind = KINDS[int(random.integers(len(KINDS)))]
+    side = min(picture.size)
+    w, h = (int(side * share) for share in random.uniform(0.12, 0.5, 2))
+    w, h = {"disc": (w, w), "box": (w, h), "bar": (max(6, w // 4), h)}[kind]
+    x, y = int(random.integers(picture.width - w)), int(random.integers(picture.height - h))
+    pen = ImageDraw.Draw(picture)
+    colour = tuple(int(c) for c in random.integers(0, 256, 3))
+    edges = (x, y, x + w - 1, y + h - 1)
+    if kind == "disc":
+        pen.ellipse(edges, colour)
+    else:
+        pen.rectangle(edges, colour)
+    corners = zip(("xmin", "ymin", "xmax", "ymax"), (x, y, x + w, y + h), strict=True)
+    inside = "".join(f"<{key}>{value}</{key}>" for key, value in corners)
+    return f"<object><name>{kind}</name><bndbox>{inside}</bndbox></object>"
+
+
+def measure(args: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """One seed: every metric on held-out images, float and in 4 bits."""
+    settings = {"raccoon": raccoon_settings, "scenes": scenes_settings}[args.what](args, seed)
+    name = f"{args.what}{'-scratch' if args.scratch else ''}-{args.size[0]}x{args.size[1]}-{seed}"
+    run = args.out / f"{name}-{args.epochs}"
+    Pipeline(load_recipe("my-detector", settings), run).build("lower")
+    found: dict[str, Any] = {"seed": seed}
+    for step, key in (("train", "float"), ("quantize", "w4a4")):
+        result = json.loads((run / step_folder(step) / "result.json").read_text())
+        found[key] = {
+            metric: {"value": figure["value"], "error": figure.get("error")}
+            for metric, figure in result["metrics"].items()
+        }
+        found["held out"] = next(iter(result["metrics"].values()))["count"]
+    print(json.dumps(found), flush=True)
+    return found
+
+
+def keep(key: str, rows: list[dict[str, Any]], command: str) -> None:
+    known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    cpu = next(
+        (line.partition(": ")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+         if line.startswith("model name")), platform.machine(),
+    )  # fmt: skip
+    known[key] = {"command": command, "cpu": cpu, "torch": torch.__version__, "rows": rows}
+    RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    RESULTS.with_suffix(".md").write_text(page(known))
+
+
+def page(known: dict[str, Any]) -> str:
+    lines = [
+        "# Detectors of one's own",
+        "",
+        "The recipe `my-detector` with other data and models, on images that were held out; by",
+        "`benchmarks/detector.py`. Value and standard error over the images of one seed.",
+        "",
+        "| case | seed | images | metric | float | 4 bits |",
+        "|---|---|---|---|---|---|",
+    ]
+    for key, case in sorted(known.items()):
+        for row in case["rows"]:
+            for metric in row["float"]:
+                both = (_cell(row[level][metric]) for level in ("float", "w4a4"))
+                cells = [key, str(row["seed"]), str(row["held out"]), metric, *both]
+                lines.append("| " + " | ".join(cells) + " |")
+    lines.append("")
+    for key, case in sorted(known.items()):
+        lines.append(f"* {key}: `{case['command']}`; {case['cpu']}, torch {case['torch']}")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(figure: dict[str, Any]) -> str:
+    error = f" ± {figure['error']:.3f}" if figure["error"] else ""
+    return f"{figure['value']:.3f}{error}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=("raccoon", "scenes"))
+    parser.add_argument("--data", type=Path, default=os.environ.get("BITWRIGHT_DATA"))
+    parser.add_argument("--out", type=Path, default=Path("detector-runs"))
+    parser.add_argument("--scratch", action="store_true", help="raccoon: fresh weights")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--size", type=int, nargs=2, default=(48, 96), metavar=("H", "W"))
+    parser.add_argument("--epochs", type=int, default=100, help="in floating point")
+    parser.add_argument("--images", type=int, default=400, help="scenes: how many are drawn")
+    parser.add_argument("--write", metavar="KEY", help="keep the figures under this key")
+    args = parser.parse_args()
+    if args.what == "raccoon" and args.data is None:
+        print("name the data folder with --data or BITWRIGHT_DATA", file=sys.stderr)
+        return 2
+    if args.data is not None:
+        args.data = Path(args.data)
+    rows = [measure(args, seed) for seed in args.seeds]
+    if args.write:
+        words = [word for word in sys.argv[1:] if word not in ("--write", args.write)]
+        keep(args.write, rows, " ".join(["python benchmarks/detector.py", *words]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

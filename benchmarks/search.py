@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SkyNet's group-based particle swarm against chance and NSGA-II, at the same budget.
+
+    python benchmarks/search.py --seeds 0 1 2                       # drawn shapes, 32 x 32
+    python benchmarks/search.py --recipe my-detector --set data.path=DATA/raccoon-detection.zip
+
+Every candidate is a recipe with another network: time by the folding search for its target,
+accuracy on validation images after a short training. All strategies and seeds share one folder of
+candidates, so that what is measured once is not measured again; stopped, the program goes on from
+there. The measure is the hypervolume of the front: the share of the area above accuracy 0 and up to
+the slowest candidate of all. ``--write`` keeps it in docs/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bitwright.papers.skynet.search.measure import Bench
+from bitwright.papers.skynet.search.run import volume
+from bitwright.papers.skynet.search.strategies import STRATEGIES, Trial, best_of
+from bitwright.papers.skynet.search.swarm import Bounds, Fitness, Settings
+from bitwright.pipeline.recipe import load_recipe
+
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "search.json"
+#: As fast as possible within a share of the device: then networks differ in their time.
+CHANGES = ("hardware.target_fps=null", "hardware.fill=0.5", "task.options={anchors: 2}")
+
+
+def searched(args: argparse.Namespace) -> dict[str, dict[int, tuple[Trial, ...]]]:
+    """By strategy and seed every candidate."""
+    bench = Bench(
+        load_recipe(args.recipe, [*CHANGES, *args.set]),
+        args.out / "candidates",
+        workers=args.workers,
+        threads=1,
+    )
+    epochs = tuple(int(part) for part in args.epochs.split(","))
+    found: dict[str, dict[int, tuple[Trial, ...]]] = {}
+    for seed in args.seeds:
+        settings = Settings(
+            tuple(args.bundles),
+            args.networks,
+            epochs,
+            Bounds(args.repeats, args.pools, args.least, args.most),
+            Fitness(args.alpha, args.target_ms),
+            seed,
+        )
+        for name in args.strategies:
+            found.setdefault(name, {})[seed] = STRATEGIES[name](settings, bench)
+            print(f"{name}, seed {seed}: {len(found[name][seed])} candidates", flush=True)
+    return found
+
+
+def summary(found: dict[str, dict[int, tuple[Trial, ...]]]) -> dict[str, Any]:
+    every = [t for seeds in found.values() for trials in seeds.values() for t in trials]
+    slowest = max(t.measured.latency_ms or 0.0 for t in every)
+    rows = {}
+    for name, seeds in found.items():
+        volumes = [volume(trials, slowest) for trials in seeds.values()]
+        error = float(np.std(volumes, ddof=1) / len(volumes) ** 0.5) if len(volumes) > 1 else None
+        rows[name] = {
+            "volumes": volumes,
+            "mean": float(np.mean(volumes)),
+            "error": error,
+            "candidates": [len(trials) for trials in seeds.values()],
+            "best": [
+                [t.candidate.name, t.measured.latency_ms, t.measured.accuracy]
+                for t in best_of([t for trials in seeds.values() for t in trials])
+            ],
+        }
+    return {"slowest_ms": slowest, "rows": rows}
+
+
+def page(found: dict[str, Any]) -> str:
+    lines = [
+        "# Searching a detector: swarm, chance, NSGA-II",
+        "",
+        f"Hypervolume of the front up to {found['slowest_ms']:.3g} ms, as a share, with its",
+        "standard error over seeds; by `benchmarks/search.py`.",
+        "",
+        "| strategy | hypervolume | candidates a seed | most accurate on its front |",
+        "|---|---|---|---|",
+    ]
+    for name, row in found["rows"].items():
+        error = "" if row["error"] is None else f" ± {row['error']:.4f}"
+        best, time, accuracy = row["best"][-1]
+        counts = ", ".join(map(str, row["candidates"]))
+        lines.append(
+            f"| {name} | {row['mean']:.4f}{error} | {counts} "
+            f"| {best}: {accuracy:.3f}, {time:.3g} ms |"
+        )
+    lines += ["", f"* `{found['command']}`; {found['machine']}, {os.cpu_count()} cores"]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--recipe", default="shapes-boxes-w4a4")
+    parser.add_argument("--set", action="append", default=[], help="changes of the recipe")
+    parser.add_argument("--out", type=Path, default=Path("search-runs"))
+    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=STRATEGIES)
+    parser.add_argument("--bundles", nargs="+", default=["dw3-pw", "conv3", "pw-dw3"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--networks", type=int, default=4, help="a group")
+    parser.add_argument("--epochs", default="1,2,3,4", help="of fast training, an iteration")
+    parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--pools", type=int, default=3)
+    parser.add_argument("--least", type=int, default=4)
+    parser.add_argument("--most", type=int, default=48)
+    parser.add_argument("--alpha", type=float, default=-1.0, help="accuracy by millisecond")
+    parser.add_argument("--target-ms", type=float, default=0.1)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    found = summary(searched(args))
+    found["command"] = " ".join(["python benchmarks/search.py", *sys.argv[1:]])
+    found["machine"] = platform.processor() or platform.machine()
+    print(json.dumps(found, indent=1))
+    if args.write:
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        RESULTS.with_suffix(".md").write_text(page(found))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

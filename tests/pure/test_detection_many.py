@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several boxes an image: suppression, matching, average precision, anchors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bitwright.base.errors import DataError
+from bitwright.data.detection_boxes import (
+    ANCHORS,
+    Candidates,
+    decode,
+    decode_all,
+    iou,
+    overlap_over_truth,
+)
+from bitwright.data.detection_many import (
+    Found,
+    average_precision,
+    choose_anchors,
+    match,
+    suppress,
+)
+
+
+def boxes_of(seed: int, count: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    low = rng.uniform(0, 0.7, (count, 2))
+    return np.concatenate([low, low + rng.uniform(0.05, 0.5, (count, 2))], axis=1)
+
+
+def test_the_best_of_all_boxes_is_the_one_that_is_decoded_alone() -> None:
+    output = np.random.default_rng(0).normal(size=(5, 10, 3, 4))
+    one, every = decode(output), decode_all(output)
+    best = every.scores[:, :, 0].argmax(axis=1)
+    rows = np.arange(5)
+    assert np.array_equal(every.boxes[rows, best], one.boxes)
+    assert np.array_equal(every.scores[rows, best, 0], one.confidence)
+
+
+def test_scores_of_classes_share_the_confidence() -> None:
+    output = np.random.default_rng(1).normal(size=(2, 16, 3, 4))
+    every = decode_all(output, ANCHORS, classes=3)
+    confidence = 1 / (1 + np.exp(-output.reshape(2, 2, 8, 3, 4)[:, :, 4]))
+    assert every.scores.sum(axis=2) == pytest.approx(confidence.reshape(2, -1))
+    with pytest.raises(DataError, match=r"gives \(N, 16, H, W\), found \(2, 10, 3, 4\)"):
+        decode_all(output[:, :10], ANCHORS, classes=3)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.floats(0.1, 0.9))
+def test_suppression_keeps_what_the_definition_keeps(seed: int, count: int, least: float) -> None:
+    rng = np.random.default_rng(seed)
+    boxes = boxes_of(seed, count)
+    scores = np.round(rng.uniform(size=(count, 2)), 1)  # equal ones, too
+    (found,) = suppress(Candidates(boxes[None], scores[None]), score=0.3, overlap=least)
+    kept: list[int] = []
+    for at in sorted(range(count), key=lambda i: -scores[i].max()):
+        kind = scores[at].argmax()
+        rivals = [k for k in kept if scores[k].argmax() == kind]
+        if scores[at].max() > 0.3 and all(iou(boxes[at], boxes[k]) <= least for k in rivals):
+            kept.append(at)
+    assert np.array_equal(found.boxes, boxes[kept])
+    assert np.array_equal(found.scores, scores[kept].max(axis=1, initial=0))
+
+
+def test_a_true_box_is_found_once_and_by_its_own_class() -> None:
+    truth = np.array([[0, 0.0, 0.0, 0.4, 0.4], [1, 0.5, 0.5, 1.0, 1.0]])
+    boxes = np.array([[0, 0, 0.4, 0.4], [0, 0, 0.4, 0.3], [0.5, 0.5, 1, 1], [0.5, 0.5, 1, 0.8]])
+    found = Found(boxes, np.array([0.9, 0.8, 0.7, 0.6]), np.array([0, 0, 0, 1]))
+    numbers, shares = match(found, truth)
+    assert numbers.tolist() == [0, -1, -1, 1]
+    assert shares.tolist() == pytest.approx([1, 0, 0, 0.6])
+    assert match(found, truth, least=0.7)[0].tolist() == [0, -1, -1, -1]
+    assert match(found, truth[:0])[0].tolist() == [-1] * 4
+
+
+def test_average_precision_of_a_case_by_hand() -> None:
+    # Right, wrong, right of three true boxes: precision 1 at 1/3, 2/3 at 2/3.
+    right, wrong = np.array([1.0, 0, 1]), np.array([0.0, 1, 0])
+    assert average_precision(right, wrong, np.array(3.0)) == pytest.approx(1 / 3 + 2 / 3 / 3)
+    assert average_precision(right, 0 * wrong, np.array(2.0)) == 1
+    assert average_precision(0 * right, wrong, np.array(0.0)) == 0
+    rows = average_precision(np.stack([right, right]), np.stack([wrong, 0 * wrong]), np.full(2, 2))
+    assert rows == pytest.approx([0.5 + 2 / 3 / 2, 1])
+
+
+def test_the_overlap_of_the_thesis_asks_for_the_true_box_alone() -> None:
+    truth, image = [0.2, 0.2, 0.4, 0.4], [0, 0, 1, 1]
+    assert overlap_over_truth(image, truth) == 1 and iou(image, truth) == pytest.approx(0.04)
+    assert overlap_over_truth([0.3, 0.2, 0.9, 0.4], truth) == pytest.approx(0.5)
+
+
+def test_anchors_are_the_sizes_that_there_are() -> None:
+    rng = np.random.default_rng(0)
+    true = np.array([[0.05, 0.1], [0.3, 0.2], [0.6, 0.9]])
+    sizes = (true[:, None] * rng.uniform(0.95, 1.05, (3, 40, 2))).reshape(-1, 2)
+    assert choose_anchors(sizes, 3) == pytest.approx(true, rel=0.02)
+    assert choose_anchors(sizes[::-1], 3) == pytest.approx(choose_anchors(sizes, 3))
+    with pytest.raises(DataError, match="2 different sizes"):
+        choose_anchors(np.array([[0.1, 0.2], [0.1, 0.2], [0.3, 0.2]]), 3)

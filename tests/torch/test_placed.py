@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cost model beside whole designs that were synthesised and placed (docs/results/placed.md)."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from benchmarks.placed import DESIGNS, ROWS, errors
+
+
+@pytest.mark.slow
+def test_the_model_says_what_whole_designs_take() -> None:
+    """Twelve designs of three sizes: LUTs and flip-flops within 5 % on average and 15 % each,
+    block RAMs and multipliers exact.
+    """
+    rows = json.loads(ROWS.read_text())
+    assert {DESIGNS[name].size for name in rows} == {"small", "middle", "large"}
+    assert len(rows) >= 10
+    wrong = errors(rows)
+    for kind in ("lut", "ff"):
+        sizes = np.array([abs(each[kind]) for each in wrong.values()])
+        assert sizes.mean() <= 0.05, kind
+        assert sizes.max() <= 0.15, kind
+    for name, each in wrong.items():
+        assert each["bram"] == each["dsp"] == 0, name
