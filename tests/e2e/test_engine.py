@@ -53,7 +53,7 @@ def test_a_recipe_for_the_engine(
     tools = Tools(monkeypatch, fmax=60.0, bitstream=60.0)
     run = tmp_path / "run"
     shutil.copytree(built, run)
-    recipe = tiny_recipe(hardware={"kind": "engine", "engine": str(small)})
+    recipe = tiny_recipe(hardware={"kind": "engine", "engine": str(small), "target": "ecp5-45k"})
     pipeline = Pipeline(recipe, run)
     pipeline.build(until="simulate")
     assert [o.name for o in pipeline.outcomes if not o.was_done] == ["map", "simulate"]
@@ -114,7 +114,7 @@ def test_a_second_network_on_the_same_circuit(built: Path, tmp_path: Path, small
     folders = []
     for name, network in (("one", graph), ("two", other_network())):
         folder = tmp_path / name
-        wanted = {"kind": "engine", "engine": str(small), "target": "ecp5-25k"}
+        wanted = {"kind": "engine", "engine": str(small), "target": "ecp5-45k"}
         Design(folder, network, steps_settings(wanted)).save()
         design = open_design(folder)
         made = load_result(EngineResult, steps.map_design(design))

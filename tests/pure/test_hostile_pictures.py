@@ -25,6 +25,8 @@ from bitwright.data.decoding import Decoding, Framing, decode_image, frame_image
 from bitwright.data.labels import BoxLabels
 from bitwright.data.listing import find_layout, list_images
 
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+
 
 def _png(width: int, height: int) -> bytes:
     """A black picture of one bit a pixel, row after row."""
@@ -125,10 +127,13 @@ def test_annotations_have_a_length_together(
 ) -> None:
     """A thousand of the largest ones pack into a megabyte."""
     path = tmp_path / "x.zip"
+    sides = "".join(f"<{side}>{at}</{side}>" for side, at in zip(_SIDES, (1, 1, 4, 4), strict=True))
+    box = f"<object><name>cat</name><bndbox>{sides}</bndbox></object>"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for number in range(4):
+            text = f"<a>{box}{'<a/>' * 1000}{' ' * 9000}</a>"
             archive.writestr(f"images/{number}.png", _png(8, 8))
-            archive.writestr(f"annotations/{number}.xml", f"<a>{'<a/>' * 1000}{' ' * 9000}</a>")
+            archive.writestr(f"annotations/{number}.xml", text)
     kind = BoxLabels()
     read: tuple[Callable[[], object], ...] = (
         lambda: detection.load_voc(path),

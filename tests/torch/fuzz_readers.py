@@ -333,7 +333,7 @@ def _host_input(folder: Path) -> HostInput:
     table = tuple(range(16)) * 16
     how = Preprocessing(size=SHAPE[:2], channels=1, levels=(table,))
     return HostInput(
-        inputs="images", shape=SHAPE, format="uint4", scale=0.1, rounding="half-even",
+        inputs="images", shape=SHAPE, format="uint4", scale=0.1, rounding="half_even",
         data=DataLevels(type="uint8", scale=1 / 255), preprocessing=how,
         preparation=NumberRule(**fit_preparation(np.arange(8.0).reshape(2, 2, 2), 4).to_json()),
         classes=tuple(map(str, range(10))),

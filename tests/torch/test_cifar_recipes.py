@@ -72,6 +72,8 @@ def test_the_published_lengths_and_schedules(name: str) -> None:
             "flip": True,
             "rotate": 15,
             "zoom": 0,
+            "jitter": 0,
+            "distort": None,
         }
     for config in (phases.co_study, phases.tutor_study):
         assert config.distillation is not None

@@ -60,8 +60,8 @@ def test_augmentation_crops_flips_and_turns_in_this_order() -> None:
     found = augment(images, Augmentation(shift=4, flip=True, rotate=15.0), generator)
     generator.manual_seed(4)
     draws = Draws(generator, len(images), slice(None))
-    wanted = flip(shift(images, 4, draws), draws)
-    assert torch.equal(found, rotate_zoom(wanted, 15.0, 0.0, draws))
+    wanted = flip(shift(images, 4, draws)[0], draws)[0]
+    assert torch.equal(found, rotate_zoom(wanted, 15.0, 0.0, draws)[0])
 
 
 def test_nesterov_steps_are_those_of_the_formula() -> None:

@@ -81,16 +81,23 @@ module engine_walker #(
   assign wide     = (kc >> ShortWidth) != '0 || (kh >> ShortWidth) != '0
                     || (kw >> ShortWidth) != '0 || (passes >> ShortWidth) != '0;
 
-  always_comb begin : p_steps  // sums, so that no tool takes a multiplier for a few bits
+  // Sums, so that no tool takes a multiplier for a few bits.
+  logic [2*ShortWidth-1:0] kc_low, kw_low, planes_low;
+  assign kc_low     = (2*ShortWidth)'(kc[ShortWidth-1:0]);
+  assign kw_low     = (2*ShortWidth)'(kw[ShortWidth-1:0]);
+  assign planes_low = (2*ShortWidth)'(planes[ShortWidth-1:0]);
+  always_comb begin : p_factors
     planes = '0;
     taps   = '0;
-    steps  = '0;
     for (int k = 0; k < ShortWidth; k++) begin
-      if (kh[k]) planes = planes + ((2*ShortWidth)'(kc[ShortWidth-1:0]) << k);
-      if (passes[k]) taps = taps + ((2*ShortWidth)'(kw[ShortWidth-1:0]) << k);
+      if (kh[k]) planes = planes + (kc_low << k);
+      if (passes[k]) taps = taps + (kw_low << k);
     end
+  end
+  always_comb begin : p_steps
+    steps = '0;
     for (int k = 0; k < ShortWidth; k++) begin
-      if (taps[k]) steps = steps + ((2*ShortWidth)'(planes[ShortWidth-1:0]) << k);
+      if (taps[k]) steps = steps + (planes_low << k);
     end
   end
   assign is_short = !wide && (planes >> ShortWidth) == '0 && (taps >> ShortWidth) == '0
