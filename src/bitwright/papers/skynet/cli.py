@@ -12,6 +12,7 @@ from bitwright.cli.options import Assign, Json, OutFolder, Ray, RecipeArgument, 
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
+    from bitwright.papers.skynet.search.run import SearchResult
     from bitwright.report.table import Table
 
 skynet = typer.Typer(
@@ -107,6 +108,11 @@ def search_verb(  # noqa: PLR0913, PLR0917 - each is one thing that a search is 
     )
     with output.progress() as progress:
         found = run_search(request, progress)
+    _tell(output, found)
+
+
+def _tell(output: Output, found: SearchResult) -> None:
+    """What a search has found, as a table or as JSON."""
     if output.answered(
         {
             "chosen": found.chosen.candidate.to_options(),
