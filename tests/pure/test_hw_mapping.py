@@ -264,6 +264,8 @@ def test_a_parallel_window_takes_all_channels_and_gives_all_pixels() -> None:
     channels, kernel = window.input_type.channels, window.node.ints("kernel")
     assert window.lanes == (channels, channels * kernel[0] * kernel[1])
     assert window.interval == window.inputs[0].beats  # a pixel a cycle
+    kinds = {row.layer: row.op for row in describe(hardware, "ecp5")}
+    assert kinds["conv_2_window"] == "window_parallel" and kinds["conv_window"] == "window"
     assert_same(graph, hardware)
     narrow = NodeFolding(parallel_window=1, simd=channels // 2)
     with pytest.raises(RecipeError, match=r"SIMD=\d+ of a parallel window") as caught:

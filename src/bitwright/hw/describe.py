@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 from bitwright.base.figures import Resources
 from bitwright.formats import parse_format
-from bitwright.hw.blocks import Block, Depthwise, Flatten, MatVec, blocks_of
+from bitwright.hw.blocks import Block, Depthwise, Flatten, MatVec, ParallelWindow, blocks_of
 from bitwright.hw.cost import block_resources
 from bitwright.hw.dataflow import block_intervals
 from bitwright.hw.names import instance_names
@@ -21,7 +21,7 @@ class LayerRow:
 
     Attributes:
         layer, source: node of the hardware graph, and the user's layer it came from.
-        op: operation of the hardware dialect.
+        op: operation of the hardware dialect; of a parallel window ``window_parallel``.
         instance: instance in the generated RTL.
         input, output: formats and shapes in words.
         weight_bits, weight_format: of one weight.
@@ -84,7 +84,7 @@ def _row(block: Block, instance: str, cycles: int, family: str) -> LayerRow:
     return LayerRow(
         layer=node.name,
         source=node.source,
-        op=node.op,
+        op="window_parallel" if isinstance(block, ParallelWindow) else node.op,
         instance=instance,
         input=type_words(block.input_type),
         output=type_words(block.output_type),
