@@ -276,6 +276,16 @@ def test_a_parallel_window_takes_all_channels_and_gives_all_pixels() -> None:
         map_graph(graph, Folding({"dw_window": NodeFolding(parallel_window=1)}))
 
 
+def test_a_parallel_window_has_no_buffer_whose_pixels_count() -> None:
+    """Those of a file are left out, be they fewer than a serial window needs."""
+    graph = digits_like()
+    plain = map_graph(graph, Folding({"conv_window": NodeFolding(parallel_window=1)}))
+    for pixels in (1, 100):
+        choice = NodeFolding(parallel_window=1, pixels=pixels)
+        hardware = map_graph(graph, Folding({"conv_window": choice}))
+        assert hardware == plain == map_graph(graph, folding_of(hardware))
+
+
 def test_grouped_convolutions_of_any_group_size() -> None:
     for groups, rows in ((2, 4), (4, 8), (4, 4), (2, 2)):
         net = Net((5, 4, 4), "uint4", "int4n").grouped(rows, 3, groups, padding=1)

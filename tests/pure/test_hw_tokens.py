@@ -90,6 +90,44 @@ def test_a_reader_that_waits_within_a_frame_gets_its_beats_in_time(seed: int) ->
     _check(*_searched(seed))
 
 
+def _wide_conv(shape: tuple[int, int, int], rows: int, **attrs: tuple[int, ...]) -> Net:
+    """A convolution alone, its kernel among the attributes."""
+    net = Net(shape, "int4", "int4")
+    kernel = attrs.pop("kernel")
+    weight = net.rng.integers(-8, 8, (rows, *kernel, shape[2]))
+    fixed = {"weight_format": "int4", "weight_scale": (0.5,), **attrs}
+    source, params = (net.edge,), {"weight": weight}
+    net.edge = net.builder.add("conv", source, name="conv", attrs=fixed, params=params)
+    return net
+
+
+def test_a_converter_behind_a_parallel_window_gets_its_beats_in_time() -> None:
+    """3 and 1 cycles a frame slower than predicted, before it had a FIFO in front of it."""
+    pads = {"kernel": (3, 2), "padding": (2, 2, 2, 0), "stride": (2, 2)}
+    graph = _wide_conv((3, 4, 1), 1, **pads).threshold().finish(label=False)
+    _check(graph, Folding({"conv_window": NodeFolding(parallel_window=1)}))
+    pads = {"kernel": (2, 2), "padding": (0, 1, 1, 0), "stride": (2, 1), "dilation": (2, 1)}
+    graph = _wide_conv((10, 2, 2), 2, **pads).threshold().finish(label=False)
+    lanes = {"conv": NodeFolding(pe=2, simd=2)}
+    _check(graph, Folding({"conv_window": NodeFolding(parallel_window=1), **lanes}))
+
+
+def test_an_upsampling_gets_its_beats_in_time() -> None:
+    """2 cycles a frame slower than predicted, before it had a FIFO in front of it."""
+    pads = {"kernel": (2, 2), "padding": (0, 0, 1, 2), "dilation": (1, 2)}
+    net = _wide_conv((1, 6, 1), 6, **pads).plain("max_pool", kernel=(1, 2), stride=(2, 3))
+    graph = net.threshold().plain("upsample", factor=(2, 2)).finish(label=False)
+    nodes = {
+        "conv_window": NodeFolding(parallel_window=1),
+        "conv": NodeFolding(pe=6, simd=4),
+        "max_pool_window": NodeFolding(simd=3, pixels=8),
+        "max_pool": NodeFolding(pe=3),
+        "act": NodeFolding(pe=1),
+        "upsample": NodeFolding(pe=2),
+    }
+    _check(graph, Folding(nodes))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 900, 100))
 def test_searched_foldings_run_as_predicted(start: int) -> None:

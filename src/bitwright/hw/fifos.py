@@ -7,8 +7,10 @@ import re
 from collections.abc import Container
 from dataclasses import replace
 
+import numpy as np
+
 from bitwright.base.errors import RecipeError
-from bitwright.hw.blocks import Block, MatVec, block_of, blocks_of
+from bitwright.hw.blocks import Block, Dwc, MatVec, Upsample, block_of, blocks_of
 from bitwright.hw.dataflow import DIRECT_BEATS, FIFO_LATENCY, Dataflow, analyse
 from bitwright.hw.folding import Folding
 from bitwright.hw.memory import ram_style
@@ -103,8 +105,9 @@ def _tight_edges(
     directly in front of it, has less time to spare. And what stood still may hold bubbles: not
     affordable for a matrix unit behind it that has hardly any time to spare: for each vector those
     of the block in front, and where two beats do make that stand still, those of all that stands
-    still with it. Nor may beats be late that a block waits for which has no time to spare because
-    it waits.
+    still with it; then nor for a converter to fewer lanes or an upsampling, for each time that it
+    takes nothing for a while. Nor may beats be late that a block waits for which has no time to
+    spare because it waits.
     """
     tight: set[str] = set()
     stages = _pipeline_latency(hardware, blocks, buffered)
@@ -120,12 +123,24 @@ def _tight_edges(
                     tight.add(edge)
                 block = blocks[node.name]
                 pipeline = stages[edge] if waits else blocks[producer.name].pipeline
-                if isinstance(block, MatVec) and own < block.vectors * pipeline:
+                if own < _turns(block, stands=waits > 0) * pipeline:
                     tight.add(edge)
             if edge not in buffered and edge not in tight:
                 before = min(before, spare[edge])
         spare.update(dict.fromkeys(node.outputs, before))
     return tight
+
+
+def _turns(block: Block, *, stands: bool) -> int:
+    """How often in a frame bubbles in front of a block may make it wait: of one that makes several
+    beats of one, wherever it takes none for a while.
+    """
+    if isinstance(block, MatVec):
+        return block.vectors
+    if not stands or not isinstance(block, Dwc | Upsample):
+        return 0
+    firing = block.firing()
+    return int((np.diff(firing.consume, append=firing.fires) > 1).sum())
 
 
 def _pipeline_latency(

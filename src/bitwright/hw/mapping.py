@@ -136,13 +136,12 @@ def _fold_attrs(
         return {"pe": choice.pe or 1, "simd": choice.simd or 1}
     if isinstance(block, Pad | Window):
         wanted = choice.simd or _wanted_lanes(hardware, node, choices, before)
-        buffer = (
-            {} if choice.pixels is None or isinstance(block, Pad) else {"pixels": choice.pixels}
-        )
-        simd = wanted if choice.simd else gcd(limits["simd"], wanted)
+        simd, more = wanted if choice.simd else gcd(limits["simd"], wanted), {}
         if isinstance(block, Window):
-            buffer["parallel_window"] = choice.parallel_window or 0
-        return {"simd": simd, **buffer}
+            more["parallel_window"] = choice.parallel_window or 0
+            if choice.pixels is not None and not choice.parallel_window:  # that has whole rows
+                more["pixels"] = choice.pixels
+        return {"simd": simd, **more}
     if "lanes" in node.attrs:
         # At an input of the graph there is nothing to follow but the reader.
         lanes = before or _wanted_lanes(hardware, node, choices, before)
@@ -259,7 +258,7 @@ def _check_parallel(block: ParallelWindow) -> None:
         raise RecipeError(
             "parallel_window=1 in front of a depthwise unit, which takes one pixel after the other",
             where=f"folding, {block.name}",
-            hint="leave it out there",
+            hint="leave it out there, or give it 0 where Defaults give 1",
         )
     if simd != channels:
         raise RecipeError(
