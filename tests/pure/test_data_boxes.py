@@ -20,8 +20,8 @@ H, W = 20, 40
 SPEC = {"name": "folder", "validation": 0.2, "test": 0.2}
 
 
-def load(path: Path) -> DataSplits:
-    return load_dataset({**SPEC, "path": path}, labels=BoxLabels())
+def load(path: Path, **more: float) -> DataSplits:
+    return load_dataset({**SPEC, "path": path, **more}, labels=BoxLabels())
 
 
 def picture(path: Path) -> str:
@@ -90,6 +90,9 @@ def test_coco_gives_corners_and_classes(tmp_path: Path) -> None:
         ({"annotations": lambda a: [{**a[0], "bbox": [4, 2]}]}, "bbox is"),
         ({"annotations": lambda a: [{**a[0], "category_id": 1}]}, "category_id is 1"),
         ({"annotations": lambda a: [{**a[0], "image_id": 99}]}, "image_id is 99"),
+        ({"annotations": lambda a: [{**a[0], "image_id": [10]}]}, r"image_id is \[10\]"),
+        ({"annotations": lambda a: [{**a[0], "bbox": [4, 2, 8, 10**400]}]}, "bbox is"),
+        ({"images": lambda i: [{**i[0], "width": 10**400}, *i[1:-1]]}, "is in no COCO file"),
         ({"annotations": []}, "none of 5 images has a box"),
         ({"annotations": None}, "has no list of annotations"),
         ({"images": lambda i: i[:-1]}, "is in no COCO file"),
@@ -161,6 +164,11 @@ def test_classes_txt_says_which_there_are(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("dog\n")
     with pytest.raises(DataError, match="has a box of the class 'cat'"):
         load(tmp_path)
+
+
+def test_no_image_may_be_for_validation(tmp_path: Path) -> None:
+    splits = load(voc(tmp_path), validation=0.0)
+    assert len(splits.validation) == 0 and len(splits.train) > 0
 
 
 def test_annotations_may_lie_beside_their_images(tmp_path: Path) -> None:

@@ -131,11 +131,18 @@ def test_the_front_and_its_volume_are_what_the_definition_says(
     )
 
 
+def test_no_candidate_has_fewer_channels_than_asked() -> None:
+    random = np.random.default_rng(0)
+    drawn = [Bounds(3, 1, 5, 12).drawn("conv3", random) for _ in range(30)]
+    assert {channels for each in drawn for channels in each.channels} == {8, 12}
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
         (lambda: Fitness(0.0, 1.0), "a slower network would be fitter"),
         (lambda: Bounds(2, 3, 8, 16), "3 pools"),
+        (lambda: Bounds(2, 2, 5, 7), "5 to 7 channels"),
         (lambda: replace(SETTINGS, epochs=(3, 2)), "are as many or more"),
         (lambda: replace(SETTINGS, groups=()), "needs groups"),
     ],

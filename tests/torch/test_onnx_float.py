@@ -64,6 +64,18 @@ def constants(file: File) -> None:
     dense(file, 100)
 
 
+def second_names(file: File) -> None:
+    """A tensor that is read under two names: what is added to one is not in the other."""
+    file.opset = 18
+    convolution(file, 4, 2)
+    front = file.net
+    file.op("Identity")
+    file.op("Add", file.const(RNG.normal(0, 1, (1, 4, 1, 1))))
+    file.op("Add", front)
+    pads, axes = file.const([2, 1, 0, 0], np.int64), file.const([3, -2], np.int64)
+    file.raw("Pad", file.net, pads, "", axes)
+
+
 def windows(file: File) -> None:
     """Padding that differs from side to side, SAME, pools with their options."""
     convolution(file, 3, 2, pads=[0, 1, 2, 1])
@@ -81,7 +93,9 @@ def windows(file: File) -> None:
     dense(file, 3)
 
 
-@pytest.mark.parametrize("fill", [residual, windows, constants], ids=lambda fill: fill.__name__)
+@pytest.mark.parametrize(
+    "fill", [residual, windows, constants, second_names], ids=lambda fill: fill.__name__
+)
 def test_a_file_computes_what_it_says(fill: Any, tmp_path: Path) -> None:
     """Against ONNX Runtime: the order of float sums is all that may differ."""
     file = File(1, 2, 7, 7)
@@ -158,6 +172,38 @@ def test_what_is_refused(op: str, options: dict[str, Any], message: str, tmp_pat
     with pytest.raises(ModelError, match=f"node {op}_0.*{op}") as caught:
         load_model(tmp_path / "net.onnx")
     assert message in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_what_would_compute_something_else_is_refused(tmp_path: Path) -> None:
+    """Whole numbers, training, a softmax of all pixels."""
+    path = tmp_path / "net.onnx"
+
+    def message(fill: Any, opset: int = 17) -> str:
+        file = File(1, 2, 4, 4, opset=opset)
+        fill(file)
+        path.write_bytes(file.model())
+        with pytest.raises(ModelError) as caught:
+            load_model(path)
+        return caught.value.message
+
+    assert "makes whole numbers" in message(lambda f: f.op("Cast", to=7))
+    rate, yes = np.float32(0.5), np.array(True)
+    training = message(lambda f: f.op("Dropout", f.const(rate), f.const(yes, np.bool_)))
+    assert "in training mode" in training
+    assert "columns at once" in message(lambda f: f.op("Softmax", axis=1), 11)
+
+
+def test_an_output_in_the_middle_has_no_later_bias(tmp_path: Path) -> None:
+    file = File(1, 2, 4, 4)
+    convolution(file, 3, 2)
+    middle = file.net
+    file.op("Add", file.const(RNG.uniform(1, 2, (1, 3, 1, 1))))
+    path = tmp_path / "net.onnx"
+    path.write_bytes(file.model())
+    image = torch.rand(1, 2, 4, 4)
+    with torch.no_grad():
+        whole, cut = load_model(path).model(image), load_model(path, output=middle).model(image)
+    assert not torch.equal(whole, cut)
 
 
 def test_a_quantized_file_stays_one(tmp_path: Path) -> None:

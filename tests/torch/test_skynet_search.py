@@ -97,6 +97,7 @@ def test_a_search_goes_on_from_what_it_knows(tmp_path: Path) -> None:
     impossible = Settings(*(settings.groups, 2, (1, 2), settings.bounds, Fitness(-0.01, 1e-6)))
     with pytest.raises(TargetError, match=r"none of 4 candidates takes 1e-06 ms[\s\S]*nearest is"):
         run_search(SearchRequest(recipe(), impossible, "swarm", tmp_path, bundles=1, sketch=4))
+    assert not (tmp_path / "chosen.yaml").exists()  # the one that met another target
     bench = Bench(recipe(), tmp_path / "candidates")
     known = bench([first.trials[-1].candidate], 2)[0]
     assert known == first.trials[-1].measured

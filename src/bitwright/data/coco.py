@@ -14,6 +14,7 @@ from bitwright.base.errors import DataError
 from bitwright.base.files import parse_json
 
 _ROUNDING = 1.0  # pixels by which a box may reach over the edge of its image; it is cut off
+_LARGEST = 1 << 32  # side of an image; no file has one
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def parse_coco(content: bytes, where: str) -> dict[str, list[CocoBox]]:
     for number, row in enumerate(_rows(table, "annotations", where), 1):
         place = f"{where}, annotation {row.get('id', number)}"
         for key, known in (("image_id", images), ("category_id", categories)):
-            if row.get(key) not in known:
+            if type(row.get(key)) not in (int, str) or row[key] not in known:
                 raise DataError(
                     f"{key} is {row.get(key)!r:.80}, which is none of {len(known)} known",
                     where=place,
@@ -63,12 +64,12 @@ def _edges(bbox: Any, size: tuple[Any, Any], where: str) -> tuple[float, ...]:
     """Corners of a box that is given as x, y, width, height."""
     try:
         x, y, width, height = (float(each) for each in bbox)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         raise DataError(
             f"bbox is {bbox!r:.80}", where=where, hint="expected [x, y, width, height] in pixels"
         ) from None
     edges = np.array([x, y, x + width, y + height])
-    if all(isinstance(side, int | float) for side in size):
+    if all(type(side) in (int, float) and 0 < side < _LARGEST for side in size):
         inside = np.clip(edges, 0, np.tile(np.array(size, dtype=np.float64), 2))
         edges = np.where(np.abs(inside - edges) <= _ROUNDING, inside, edges)
     return tuple(edges.tolist())

@@ -8,6 +8,7 @@ its task (`bitwright.tasks`); a data set carries its kind along.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -361,7 +362,8 @@ def _numbers(labels: Labels) -> Classes:
 
 def _finite(labels: Any) -> Any:
     """(N,) bool: which rows of an array or tensor hold no NaN."""
-    return (abs(labels.reshape(len(labels), -1)) < float("inf")).all(1)
+    rows = labels.reshape(len(labels), math.prod(labels.shape[1:]))  # of no row, too
+    return (abs(rows) < float("inf")).all(1)
 
 
 def _check_array(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,12 @@ Handler = Callable[[Any, OnnxNode], str | None]
 
 ACTIVATIONS = ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "Softmax", "Clip")
 POOLS = ("MaxPool", "AveragePool")
-#: They give what they get, in evaluation.
-IGNORED = ("Identity", "Dropout", "Cast")
+#: Types of ONNX: a cast to reals gives what it gets, one to whole numbers only of whole numbers.
+REALS = frozenset((1, 10, 11, 16))  # float, float16, double, bfloat16
+WHOLE = frozenset((2, 3, 4, 5, 6, 7, 12, 13))  # (u)int8 to (u)int64
 _RELU6 = (0.0, 6.0)
 _IMAGE = 3
+_RANK = _IMAGE + 1
 _SOFTMAX_OF_AN_AXIS = 13  # operator set since which a softmax is along one axis, the last
 
 
@@ -113,8 +116,27 @@ def activation(
         axis = node.integer("axis", -1 if node.opset >= _SOFTMAX_OF_AN_AXIS else 1)
         if axis not in (1, -len(given)):
             raise node.error(f"along axis {axis}; only along the channels")
+        if node.opset < _SOFTMAX_OF_AN_AXIS and prod(given[1:]) != 1:
+            raise node.error(
+                f"of {given}: in operator set {node.opset} along channels, rows and columns at once"
+            )
     slope = node.real("alpha", 0.01) if node.op == "LeakyRelu" else 0.0
     return ops.Activation("relu" if node.op == "LeakyRelu" else node.op.lower(), slope)
+
+
+def pads_of_axes(node: OnnxNode, pads: Size, axes: Size) -> Size:
+    """Numbers of a ``Pad`` that names its axes, as those of every axis.
+
+    Raises:
+        ModelError: axes and numbers do not fit each other.
+    """
+    places = [axis + _RANK if axis < 0 else axis for axis in axes]
+    if len(pads) != 2 * len(places) or not {*places} <= {*range(_RANK)}:
+        raise node.error(f"pads {pads} along axes {axes}")
+    found = [0] * (2 * _RANK)
+    for number, place in enumerate(places):
+        found[place], found[place + _RANK] = pads[number], pads[number + len(places)]
+    return tuple(found)
 
 
 def channel_vector(node: OnnxNode, values: FloatArray, given: Size) -> FloatArray:

@@ -17,12 +17,14 @@ from bitwright.interop.network import Network, NetworkBuilder, located_in, requi
 from bitwright.interop.network_passes import merge_pads, merge_scales, prune
 from bitwright.interop.onnx.float_layers import (
     ACTIVATIONS,
-    IGNORED,
     POOLS,
+    REALS,
+    WHOLE,
     Handler,
     activation,
     channel_vector,
     padded,
+    pads_of_axes,
     pool_of,
 )
 from bitwright.interop.onnx.reader.model import Array, OnnxModel, OnnxNode, TensorInfo, read_model
@@ -75,7 +77,7 @@ def load_float_onnx(
                 where=path.name,
                 hint=f"bitwright import {path.name} --out FOLDER reads its integers",
             )
-        reader = _Reader(model, str(path))
+        reader = _Reader(model, str(path), output)
         reader.read(input_shape)
         network = reader.builder.network(model.name or path.stem, reader.end(output))
         return merge_pads(merge_scales(prune(network, network.output)))
@@ -84,13 +86,15 @@ def load_float_onnx(
 class _Reader:
     """Nodes so far: which layer makes each tensor, which tensors are constants."""
 
-    def __init__(self, model: OnnxModel, source: str) -> None:
+    def __init__(self, model: OnnxModel, source: str, wanted: str | None = None) -> None:
         self.model, self.source = model, source
         self.builder = NetworkBuilder()
         self.layer: dict[str, str] = {}
         self.constants: dict[str, Array] = {}
         self.uses = Counter(name for node in model.nodes for name in node.inputs)
         self.uses.update(info.name for info in model.outputs)
+        self.uses.update([] if wanted is None else [wanted])
+        self.shared: set[str] = set()  # layers with other readers than those of a second name
 
     def read(self, input_shape: Size | None) -> None:
         """All nodes, in order."""
@@ -101,12 +105,15 @@ class _Reader:
         for node in self.model.nodes:
             handler = self._handlers.get(node.op)
             if handler is None:
-                known = ", ".join(sorted(self._handlers))
+                able = ", ".join(sorted(self._handlers))
                 raise node.error(
                     "is not supported in a float model",
-                    f"{known} are; or build the model in torch: model: package.module:factory",
+                    f"{able} are; or build the model in torch: model: package.module:factory",
                 )
+            known = frozenset(self.layer.values())
             made = handler(self, node)
+            if made in known and self.uses[node.inputs[0]] != 1:
+                self.shared.add(made)
             if made is not None:
                 self.layer[node.outputs[0]] = made
 
@@ -119,7 +126,10 @@ class _Reader:
             raise ModelError(
                 f"has {len(self.model.outputs)} outputs: {names}", hint="say which one: --output"
             )
-        return self._layer_of(self.model.nodes[-1], self.model.outputs[0].name)
+        name = self.model.outputs[0].name
+        if name not in self.layer:
+            raise ModelError(f"its output {name!r} is no output of a layer")
+        return self.layer[name]
 
     def array(self, node: OnnxNode, place: int) -> Array | None:
         """The constant at an input; None: there is no such input, or a layer makes it."""
@@ -183,6 +193,19 @@ class _Reader:
             return self.given(node)
         self.constants[node.outputs[0]] = found
         return None
+
+    def _cast(self, node: OnnxNode) -> str | None:
+        found = self.array(node, 0)
+        is_whole = found is not None and found.dtype.kind in "iu"
+        if node.integer("to", 0) not in (REALS | WHOLE if is_whole else REALS):
+            raise node.error("makes whole numbers", "leave it out, or quantize the model instead")
+        return self.same(node)
+
+    def _dropout(self, node: OnnxNode) -> str | None:
+        training = self.array(node, 2)
+        if node.has(2) and (training is None or np.any(training)):
+            raise node.error("is in training mode", "export the model in evaluation: model.eval()")
+        return self.same(node)
 
     def _name(self, node: OnnxNode) -> str:
         """The module that the weights are named after, or the node: ``/block/a/Conv``."""
@@ -251,7 +274,7 @@ class _Reader:
         name = self.given(node, place)
         layer = self.builder.layers[name]
         bare = isinstance(layer.op, ops.Conv | ops.Dense) and "bias" not in layer.arrays
-        if not bare or self.uses[node.inputs[place]] != 1:
+        if not bare or self.uses[node.inputs[place]] != 1 or name in self.shared:
             return False
         require_finite(name, "bias", values, self.source)
         self.builder.layers[name] = replace(layer, arrays={**layer.arrays, "bias": values})
@@ -314,6 +337,8 @@ class _Reader:
 
     def _zeros(self, node: OnnxNode) -> str:
         pads = self.integers(node, "pads", 1) or ()
+        if node.has(3):
+            pads = pads_of_axes(node, pads, self.integers(node, "axes", 3) or ())
         value = self.array(node, 2) if node.has(2) else np.array(node.real("value", 0.0))
         outside = len(pads) != 2 * _IMAGE or any(pads[k] for k in (0, 1, 4, 5))
         if node.string("mode", "constant") != "constant" or value is None or np.any(value):
@@ -331,7 +356,8 @@ class _Reader:
         **dict.fromkeys(ACTIVATIONS, _activation), **dict.fromkeys(POOLS, _pool),
         **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool", "ReduceMean"), _global),
         **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), _flatten),
-        **dict.fromkeys(IGNORED, same), "Concat": _concat, "Pad": _zeros, "Constant": _constant,
+        "Identity": same, "Cast": _cast, "Dropout": _dropout, "Concat": _concat, "Pad": _zeros,
+        "Constant": _constant,
     }  # fmt: skip
 
 

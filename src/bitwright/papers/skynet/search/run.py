@@ -167,6 +167,7 @@ def _write(
         sections=sections,
         facts=facts,
     )
+    (request.out / CHOSEN).unlink(missing_ok=True)  # of an earlier search in this folder
     if chosen is not None:
         text = recipe_for(request.recipe, chosen.candidate).to_yaml()
         atomic_write(request.out / CHOSEN, text)

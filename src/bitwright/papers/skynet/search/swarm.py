@@ -63,20 +63,26 @@ class Bounds:
     most: int
 
     def __post_init__(self) -> None:
-        if not (0 < self.pools <= self.repeats and GRAIN <= self.least <= self.most):
+        fits = GRAIN <= self.least and self._fewest <= self.most
+        if not (0 < self.pools <= self.repeats and fits):
             raise RecipeError(
                 f"{self.repeats} repetitions, {self.pools} pools, {self.least} to {self.most} "
                 "channels",
                 where="search",
-                hint=f"as many pools as repetitions at most; channels from {GRAIN} on",
+                hint="as many pools as repetitions at most; channels are multiples of "
+                f"{GRAIN}, from {GRAIN} on",
             )  # fmt: skip
         if self.most > MOST_CHANNELS:
             raise RecipeError(f"at most {MOST_CHANNELS} channels", where="search")
 
+    @property
+    def _fewest(self) -> int:
+        return -(-self.least // GRAIN) * GRAIN
+
     def drawn(self, bundle: str, random: np.random.Generator) -> Candidate:
         """Any candidate of a bundle."""
         steps = random.integers(
-            self.least // GRAIN, self.most // GRAIN, self.repeats, endpoint=True
+            self._fewest // GRAIN, self.most // GRAIN, self.repeats, endpoint=True
         )
         places = set(random.permutation(self.repeats)[: self.pools].tolist())
         return Candidate(
@@ -88,8 +94,7 @@ class Bounds:
     def inside(self, channels: float) -> int:
         """The nearest number of channels that is allowed."""
         whole = int(np.floor(channels / GRAIN + 0.5)) * GRAIN
-        least = -(-self.least // GRAIN) * GRAIN
-        return min(max(whole, least), self.most // GRAIN * GRAIN)
+        return min(max(whole, self._fewest), self.most // GRAIN * GRAIN)
 
 
 @dataclass(frozen=True)
