@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.base.errors import ModelError
+from bitwright.base.errors import NoHardware
 from bitwright.engine.compiler.values import EITHER, SIGNED, Part, Value
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.isa import Reduce, WeightOrder
@@ -43,9 +43,10 @@ class Draft:
     macs: int = 0
 
 
-def no_mapping(node: Node, reason: str, hint: str) -> ModelError:
+def no_mapping(node: Node, reason: str, hint: str) -> NoHardware:
     """The refusal of a node, by name."""
-    return ModelError(reason, where=f"engine, {node.source or node.name}", hint=hint)
+    where = f"engine, {node.source or node.name}"
+    return NoHardware(reason, node=node.name, where=where, hint=hint)
 
 
 def signs_of(planes: tuple[int, ...], node: Node) -> tuple[int, int, int]:
