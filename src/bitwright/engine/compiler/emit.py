@@ -99,6 +99,7 @@ class Emitter:
         self.weights, self.parameters = _Ring(config.weight_rows), _Ring(config.parameter_rows)
         self.pieces: dict[Layer, list[_Piece]] = {}
         self.held: dict[tuple[Layer, int], tuple[int, int]] = {}
+        self.last_weights = np.zeros(0, np.int8), 0  # of this segment: what, and where
         self.loaded: set[Value] = set()
         self.table = -1
         self.turns: dict[Value, int] = {}
@@ -135,7 +136,7 @@ class Emitter:
         if keeps:
             self.weights.make_room(rows)
             self.parameters.make_room(parameters)
-        self.held = {}
+        self.held, self.last_weights = {}, (np.zeros(0, np.int8), 0)
         for number, strip in enumerate(strips):
             needs = segment.needs(*strip)
             views = self._views(segment, needs, number)
@@ -344,9 +345,15 @@ class Emitter:
         return views
 
     def _weights(self, layer: Layer, piece: _Piece, step: Step) -> int:
-        """Load the weights of a piece; the row where they lie."""
-        row = self.weights.take(piece.rows)
+        """Load the weights of a piece, unless they are those of the piece in front of it; the row
+        where they lie.
+        """
         given = piece.part.weights
+        last, place = self.last_weights
+        if given.shape == last.shape and np.array_equal(given, last):
+            return place
+        row = self.weights.take(piece.rows)
+        self.last_weights = given, row
         table = given.reshape(-1, self.config.outputs, given.shape[-1])
         four = layer.bits == Bits.FOUR
         mode, count = LoadMode.PLAIN, piece.rows * self.config.outputs
