@@ -140,7 +140,12 @@ def _image(graph: Graph, network: Network, plan: Plan, config: EngineConfig) -> 
     return EngineImage(
         graph.name, config, graph.digest, program, tuple(p.layer for p in placed),
         np.concatenate(pieces), regions + emitter.memory_words + READ_AHEAD,
-        tuple(_region(graph, e, v, emitter, regions) for e, v in network.inputs.items()),
+        tuple(
+            replace(
+                _region(graph, e, v, emitter, regions), columns=network.columns.get(e)
+            )
+            for e, v in network.inputs.items()
+        ),
         tuple(_region(graph, e, v, emitter, regions) for e, v in network.outputs.items()),
         tuple(HostStep(n.output, n.inputs[0], n.integer("k")) for n in network.host),
         graph.outputs, _macs(network),

@@ -13,6 +13,7 @@ import numpy as np
 
 from bitwright.base.errors import ModelError
 from bitwright.engine.compiler import draft as drafts
+from bitwright.engine.compiler.columns import columns_of, widened
 from bitwright.engine.compiler.draft import Draft, no_mapping
 from bitwright.engine.compiler.finish import (
     copied,
@@ -29,6 +30,7 @@ from bitwright.engine.compiler.nibbles import Families
 from bitwright.engine.compiler.pooling import can_pool, pooled, rising
 from bitwright.engine.compiler.values import EITHER, SIGNED, UNSIGNED, Layer, Post, Value
 from bitwright.engine.config import EngineConfig
+from bitwright.engine.image import Columns
 from bitwright.engine.isa import Bits, Result
 from bitwright.ir import INTEGER, Graph, IntArray, Node, TensorType
 
@@ -47,12 +49,14 @@ class Network:
     Attributes:
         layers: in topological order.
         inputs: edge -> value; outputs: edge -> value, of what the engine gives.
+        columns: of the inputs of which a word holds several pixels.
         host: nodes that the host does on outputs, in order.
     """
 
     layers: list[Layer] = field(default_factory=list)
     inputs: dict[str, Value] = field(default_factory=dict)
     outputs: dict[str, Value] = field(default_factory=dict)
+    columns: dict[str, Columns] = field(default_factory=dict)
     host: list[Node] = field(default_factory=list)
 
 
@@ -100,7 +104,12 @@ class _Front:
                     where=f"engine, {edge}",
                     hint="quantize the input to uint8 or int8",
                 )
-            value = self._new_value(edge, kind, self._size(kind), np.arange(kind.channels))
+            size, channels = self._size(kind), kind.channels
+            columns = columns_of(self.graph, edge, self.config)
+            if columns is not None:
+                self.network.columns[edge] = columns
+                size, channels = (size[0], columns.width), columns.taps * channels
+            value = self._new_value(edge, kind, size, np.arange(channels))
             self.values[edge] = self.network.inputs[edge] = value
         for node in self.graph:
             if node.op in _ACTIVATIONS:
@@ -228,6 +237,11 @@ class _Front:
         size = self._size(kind)
         if node.op in ("conv", "dense"):
             source = self.value(node.inputs[0])
+            columns = self.network.columns.get(node.inputs[0])
+            if columns is not None:
+                draft = drafts.product(widened(node, columns), source, size, self.config)
+                draft.macs = node.params["weight"].size * size[0] * size[1]
+                return draft
             if node.op == "conv" and self._is_vector(node.inputs[0], source):
                 raise no_mapping(node, "a convolution of a vector", "use a dense layer")
             return drafts.product(node, source, size, self.config)
