@@ -35,6 +35,9 @@ _MOST = (1 << 31) - 1
 #: Of an image: each row may become a strip of its own, and each strip is planned; columns have the
 #: 16 bits of INPUT.
 _MOST_ROWS, _MOST_COLUMNS = 4096, (1 << 16) - 1
+#: What has several readers that take more than 8 bits of it is made again for each of them. Layers
+#: of a network, and bytes of their weights: so many, or so many times those of the graph.
+_MOST_LAYERS, _FREE_BYTES, _MOST_TIMES = 20_000, 1 << 26, 16
 
 
 @dataclass
@@ -77,6 +80,8 @@ class _Front:
         self.graph, self.config = graph, config
         self.network = Network()
         self.values: dict[str, Value] = {}
+        weights = sum(node.params["weight"].size for node in graph if "weight" in node.params)
+        self.room = max(_FREE_BYTES, _MOST_TIMES * weights)
 
     def run(self) -> Network:
         for edge in self.graph.inputs:
@@ -198,7 +203,7 @@ class _Front:
             out = Value(name, *draft.size, planes, draft.places, (SIGNED,) * planes, Result.RAW)
         # Of one column no second pixel is read: steps of 1 need one pass.
         down, across = (s if n > 1 else 1 for s, n in zip(draft.stride, draft.size, strict=True))
-        self.network.layers.append(
+        self._append(
             Layer(
                 name, draft.nodes, draft.sources, out, draft.parts, post, draft.kernel,
                 (down, across), draft.dilation, draft.padding, draft.reduce,
@@ -206,6 +211,17 @@ class _Front:
             )
         )  # fmt: skip
         return out
+
+    def _append(self, layer: Layer) -> None:
+        self.network.layers.append(layer)
+        self.room -= sum(part.weights.size for part in layer.parts)
+        if len(self.network.layers) > _MOST_LAYERS or self.room < 0:
+            raise ModelError(
+                f"takes {len(self.network.layers)} layers or more of the engine, or more weights "
+                f"than {_MOST_TIMES} times those of the graph",
+                where=f"engine, {layer.name}",
+                hint="put one activation behind a sum that many nodes read, or use fewer nodes",
+            )
 
     # Products ---------------------------------------------------------------------------------
 
@@ -256,13 +272,15 @@ class _Front:
         places: list[IntArray] = []
         signs: list[int] = []
         whole = self._new_value(node.output, kind, self._size(kind), np.zeros(1, np.int64))
+        seen: set[Value] = set()
         for edge, part in zip(node.inputs, parts, strict=True):
             piece = part
-            if part.parent is not None or self._inside(part, whole) or part in parts[: len(places)]:
+            if part.parent is not None or self._inside(part, whole) or part in seen:
                 draft = drafts.identity(node, part, self.config)
                 name = f"{node.name}_part{len(places)}"
                 piece = self._layer(draft, copied(draft), name, self.graph.types[edge])
                 piece.signs = part.signs
+            seen.add(part)
             piece.parent = (whole, first)
             places.append(piece.places + first * self.config.lanes)
             signs += piece.signs
@@ -280,7 +298,7 @@ class _Front:
         out = self._new_value(node.output, kind, self._size(kind), source.places, lanes)
         out.signs = source.signs
         factor = node.ints("factor")
-        self.network.layers.append(
+        self._append(
             Layer(node.name, (node.name,), (source,), out, upsample=(factor[0], factor[1]))
         )
         return out
