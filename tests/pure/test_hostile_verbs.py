@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import time
 import tracemalloc
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bitwright.base.errors import DataError, ModelError, RunError
+from bitwright.base.figures import Resources
 from bitwright.base.files import read_bytes, sha256_file
 from bitwright.data.annotated import load
 from bitwright.data.coco import ImageNames
@@ -42,6 +44,8 @@ from bitwright.papers.dpu.compiler import PlacedNode
 from bitwright.papers.dpu.compiler import compile_graph as compile_for_dpu
 from bitwright.papers.faces.images import FacePreprocessing, cut_face
 from bitwright.pipeline.board_subject import find_subject
+from bitwright.pipeline.steps.results import FILE, load_result
+from bitwright.pipeline.steps.results_hardware import LinkRow, MapResult
 
 MIB = 1 << 20
 PIXELS = 28 * 28
@@ -298,7 +302,29 @@ def test_a_concatenation_of_one_value_many_times_is_looked_at_once(
     assert time.process_time() - begin < 5
 
 
-# --- RTL in folders, files of the kernel ---------------------------------------------------------
+# --- figures of a design, RTL in folders, files of the kernel -------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf, 1e300])
+@pytest.mark.parametrize("field", ["clock_mhz", "baud", "interval"])
+def test_what_figures_are_divided_by_is_a_figure(field: str, wrong: float, tmp_path: Path) -> None:
+    """`kpi --design` and `board` divide by what ``result.json`` of a stranger says."""
+    nothing = Resources()
+    link = LinkRow(board="b", baud=1e6, bytes_in=1, bytes_out=1, images_per_s=1)
+    found = MapResult(
+        target="t", clock_mhz=100, link=link, interval=10, latency=20, bottleneck="b",
+        resources=nothing, capacity=nothing, blocks=(), fifos=(),
+    )  # fmt: skip
+    found.save(tmp_path)
+    assert load_result(MapResult, tmp_path) == found
+    table = json.loads(found.model_dump_json())
+    (table["link"] if field == "baud" else table)[field] = wrong
+    (tmp_path / FILE).write_text(json.dumps(table))
+    if field == "interval" and wrong == 0:
+        assert load_result(MapResult, tmp_path).interval == 0
+        return
+    with pytest.raises(RunError, match=field):
+        load_result(MapResult, tmp_path)
 
 
 @pytest.mark.parametrize("beside", ["", "step.json"])
