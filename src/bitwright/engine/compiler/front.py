@@ -7,7 +7,7 @@ left to the host, which the image says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,11 +26,11 @@ from bitwright.engine.compiler.finish import (
     thresholded,
     whole_threshold,
 )
+from bitwright.engine.compiler.network import Network
 from bitwright.engine.compiler.nibbles import Families
 from bitwright.engine.compiler.pooling import can_pool, pooled, rising
 from bitwright.engine.compiler.values import EITHER, SIGNED, UNSIGNED, Layer, Post, Value
 from bitwright.engine.config import EngineConfig
-from bitwright.engine.image import Columns
 from bitwright.engine.isa import Bits, Result
 from bitwright.ir import INTEGER, Graph, IntArray, Node, TensorType
 
@@ -40,24 +40,9 @@ _MOST = (1 << 31) - 1
 #: Of an image: each row may become a strip of its own, and each strip is planned; columns have the
 #: 16 bits of INPUT.
 _MOST_ROWS, _MOST_COLUMNS = 4096, (1 << 16) - 1
-
-
-@dataclass
-class Network:
-    """What the engine has to do.
-
-    Attributes:
-        layers: in topological order.
-        inputs: edge -> value; outputs: edge -> value, of what the engine gives.
-        columns: of the inputs of which a word holds several pixels.
-        host: nodes that the host does on outputs, in order.
-    """
-
-    layers: list[Layer] = field(default_factory=list)
-    inputs: dict[str, Value] = field(default_factory=dict)
-    outputs: dict[str, Value] = field(default_factory=dict)
-    columns: dict[str, Columns] = field(default_factory=dict)
-    host: list[Node] = field(default_factory=list)
+#: What has several readers that take more than 8 bits of it is made again for each of them. Layers
+#: of a network, and bytes of their weights: so many, or so many times those of the graph.
+_MOST_LAYERS, _FREE_BYTES, _MOST_TIMES = 20_000, 1 << 26, 16
 
 
 def network_of(graph: Graph, config: EngineConfig) -> Network:
@@ -94,6 +79,8 @@ class _Front:
         self.graph, self.config, self.families = graph, config, families
         self.network = Network()
         self.values: dict[str, Value] = {}
+        weights = sum(node.params["weight"].size for node in graph if "weight" in node.params)
+        self.room = max(_FREE_BYTES, _MOST_TIMES * weights)
 
     def run(self) -> Network:
         for edge in self.graph.inputs:
@@ -220,7 +207,7 @@ class _Front:
             out = Value(name, *draft.size, planes, draft.places, (SIGNED,) * planes, Result.RAW)
         # Of one column no second pixel is read: steps of 1 need one pass.
         down, across = (s if n > 1 else 1 for s, n in zip(draft.stride, draft.size, strict=True))
-        self.network.layers.append(
+        self._append(
             Layer(
                 name, draft.nodes, draft.sources, out, draft.parts, post, draft.kernel,
                 (down, across), draft.dilation, draft.padding, draft.reduce,
@@ -228,6 +215,17 @@ class _Front:
             )
         )  # fmt: skip
         return out
+
+    def _append(self, layer: Layer) -> None:
+        self.network.layers.append(layer)
+        self.room -= sum(part.weights.size for part in layer.parts)
+        if len(self.network.layers) > _MOST_LAYERS or self.room < 0:
+            raise ModelError(
+                f"takes {len(self.network.layers)} layers or more of the engine, or more weights "
+                f"than {_MOST_TIMES} times those of the graph",
+                where=f"engine, {layer.name}",
+                hint="put one activation behind a sum that many nodes read, or use fewer nodes",
+            )
 
     # Products ---------------------------------------------------------------------------------
 
@@ -285,8 +283,11 @@ class _Front:
         whole = self._new_value(node.output, kind, self._size(kind), np.zeros(1, np.int64))
         if self.families.narrow(node.output):
             whole.result = Result.FOUR
-        again = [v.parent is not None or self._inside(v, whole) or v in parts[:n]
-                 for n, v in enumerate(parts)]  # fmt: skip
+        seen: set[Value] = set()
+        again = []
+        for part in parts:
+            again.append(part.parent is not None or self._inside(part, whole) or part in seen)
+            seen.add(part)
         if any(v.result != whole.result for v in parts) or (
             whole.result == Result.FOUR and any(again)  # a copy is made of bytes
         ):
@@ -318,7 +319,7 @@ class _Front:
         out = self._new_value(node.output, kind, self._size(kind), source.places, lanes)
         out.signs = source.signs
         factor = node.ints("factor")
-        self.network.layers.append(
+        self._append(
             Layer(node.name, (node.name,), (source,), out, upsample=(factor[0], factor[1]))
         )
         return out
