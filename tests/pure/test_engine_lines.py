@@ -6,9 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bitwright.engine.compiler import lines
 from bitwright.engine.compiler.lines import line_of
 
 LIMITS = ((1 << 17) - 1, (1 << 44) - 1, 47)
@@ -64,3 +66,23 @@ def test_a_bend_is_none() -> None:
     assert not check(np.array([[0, 1, 2, 50, 100]]), np.array([0]), -200, 200)
     # Out of reach of the sums, the bend does not matter.
     assert check(np.array([[0, 1, 2, 50, 100]]), np.array([0]), -200, 40)
+
+
+def test_a_line_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a thousand channels with the same thresholds took its time, in each of the hundreds
+    of questions that `bitwright split` has for the engine's compiler.
+    """
+    looked: list[int] = []
+    slope = lines._Rows.slope
+
+    def counting(rows: lines._Rows) -> float:
+        looked.append(len(rows.reached))
+        return slope(rows)
+
+    monkeypatch.setattr(lines._Rows, "slope", counting)
+    lines._KNOWN.clear()
+    thresholds = np.repeat([np.arange(20) * 7, np.arange(20) * 9], 500, axis=0)
+    flip = np.arange(1000) % 2
+    for _ in range(3):
+        assert check(thresholds, flip, -100, 200)
+    assert sum(looked) == 4

@@ -166,9 +166,11 @@ def test_the_verb_writes_design_folders(tmp_path: Path, capsys: pytest.CaptureFi
     assert design.graph.inputs == ("act1",)
     feeds = random_feeds(graph, 3, np.random.default_rng(1))
     require_same(graph, open_split(out).runner().run(feeds), feeds)
-    (out / "parts.json").write_text("{}")
-    with pytest.raises(DataError, match="no description of parts"):
-        open_split(out)
+    elsewhere = (out / "parts.json").read_text().replace('"host"', '"host/../part-1-host"')
+    for wrong in ("{}", elsewhere):
+        (out / "parts.json").write_text(wrong)
+        with pytest.raises(DataError, match="no description of parts"):
+            open_split(out)
 
 
 def test_levels_between_the_parts_are_those_of_the_data(tmp_path: Path) -> None:

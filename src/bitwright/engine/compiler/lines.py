@@ -16,6 +16,7 @@ parameters, and two post lanes of a pixel work on it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,9 @@ from bitwright.ir import IntArray
 _NONE = 1 << 60  # a bound that is none
 _PAIRS = 1 << 20  # of thresholds, compared at a time
 _MOST_PAIRS = 1 << 26  # more would take a minute
+_MOST_KNOWN = 1024
+#: What was found before, by a hash of what it depends on.
+_KNOWN: dict[bytes, Line | None] = {}
 _STEEP: list[tuple[IntArray, IntArray]] = []
 
 
@@ -41,7 +45,8 @@ class Line(NamedTuple):
 def line_of(
     thresholds: IntArray, flip: IntArray, low: int, high: int, limits: tuple[int, int, int]
 ) -> Line | None:
-    """The line of each channel's thresholds; None if one channel's has none.
+    """The line of each channel's thresholds; None if one channel's has none. Looked for once: nodes
+    may share their thresholds, and who asks what an engine takes asks for the same node often.
 
     Args:
         thresholds: (channels, T), ascending in each row.
@@ -49,6 +54,25 @@ def line_of(
         low, high: of the sums x.
         limits: largest multiplier, largest offset, largest shift.
     """
+    # One row a kind of channel: that of a tensor is given for each of its channels.
+    table = np.column_stack([thresholds, flip]).astype(np.int64)
+    rows, kinds = np.unique(table, axis=0, return_inverse=True)
+    asked = f"{rows.shape} {low} {high} {limits} ".encode()
+    key = sha256(asked + rows.tobytes()).digest()
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = _line_of(rows[:, :-1], rows[:, -1], low, high, limits)
+    line, kinds = _KNOWN[key], kinds.reshape(-1)
+    if line is None:
+        return None
+    return line._replace(multiplier=line.multiplier[kinds], offset=line.offset[kinds])
+
+
+def _line_of(
+    thresholds: IntArray, flip: IntArray, low: int, high: int, limits: tuple[int, int, int]
+) -> Line | None:
+    """Of rows that differ."""
     flipped = flip == 1
     lows = np.where(flipped, -high, low)
     highs = np.where(flipped, -low, high)

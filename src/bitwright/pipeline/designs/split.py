@@ -21,7 +21,7 @@ from bitwright.engine.config import EngineConfig
 from bitwright.hw.template import template
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, save_graph
 from bitwright.ir.executor import Executor
-from bitwright.lower.placement import ACCELERATOR, Accept, Placement, place_graph
+from bitwright.lower.placement import ACCELERATOR, HOST, Accept, Placement, place_graph
 from bitwright.lower.split import Maker, Part, Run
 from bitwright.pipeline.designs.folder import GRAPH, Design, DesignSettings, open_design
 from bitwright.pipeline.designs.steps import MAP, simulate_design
@@ -108,6 +108,8 @@ def open_split(folder: Path) -> Placement:
         places = [str(entry["place"]) for entry in found["parts"]]
         reasons = {str(node): str(why) for node, why in found["reasons"].items()}
         digest = found["digest"]
+        if not {ACCELERATOR, HOST}.issuperset(places):  # they are parts of names
+            raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError("is no description of parts", where=where, hint="split it again") from error
     whole = load_graph(folder / WHOLE, {"integer": INTEGER})
