@@ -229,8 +229,12 @@ def main() -> int:
         args.data = Path(args.data)
     rows = [measure(args, seed) for seed in args.seeds]
     if args.write:
-        words = [word for word in sys.argv[1:] if word not in ("--write", args.write)]
-        keep(args.write, rows, " ".join(["python benchmarks/detector.py", *words]))
+        words, at = sys.argv[1:], sys.argv.index("--write") - 1
+        keep(
+            args.write,
+            rows,
+            " ".join(["python benchmarks/detector.py", *words[:at], *words[at + 2 :]]),
+        )
     return 0
 
 
