@@ -99,6 +99,9 @@ class Emitter:
         self.weights, self.parameters = _Ring(config.weight_rows), _Ring(config.parameter_rows)
         self.pieces: dict[Layer, list[_Piece]] = {}
         self.held: dict[tuple[Layer, int], tuple[int, int]] = {}
+        self.last_weights = np.zeros(0, np.int8), 0  # of this segment: what, and where
+        self.placed: dict[Layer, int] = {}  # parameters that were loaded with a layer's before
+        self.batches = self._batches()
         self.loaded: set[Value] = set()
         self.table = -1
         self.turns: dict[Value, int] = {}
@@ -114,6 +117,29 @@ class Emitter:
             if root not in self.memory:
                 self.memory[root] = self.memory_words
                 self.memory_words += root.words
+
+    def _batches(self) -> dict[Layer, list[Layer]]:
+        """First layer -> the layers whose parameters come together: nothing else takes a place
+        between them. What is computed in strips loads its own, for every strip maybe.
+        """
+        found: dict[Layer, list[Layer]] = {}
+        batch: list[Layer] = []
+        total = 0
+        for segment in self.plan.segments:
+            for layer in segment.layers:
+                if layer.upsample is not None:
+                    continue
+                rows = self._count(layer)
+                if len(segment.strips) > 1 or rows > self._most_parameters:
+                    batch, total = [], 0
+                    continue
+                alone = len(found) == 1  # the first layer is waited for
+                if not batch or alone or total + rows > self._most_parameters:
+                    batch, total = [], 0
+                batch.append(layer)
+                total += rows
+                found[batch[0]] = batch
+        return found
 
     def run(self) -> list[Step]:
         for segment in self.plan.segments:
@@ -135,7 +161,7 @@ class Emitter:
         if keeps:
             self.weights.make_room(rows)
             self.parameters.make_room(parameters)
-        self.held = {}
+        self.held, self.last_weights = {}, (np.zeros(0, np.int8), 0)
         for number, strip in enumerate(strips):
             needs = segment.needs(*strip)
             views = self._views(segment, needs, number)
@@ -172,9 +198,14 @@ class Emitter:
             if layer.out.result == Result.FOUR:  # two groups are a word
                 count = max(2, count - count % 2)
             diagonal = is_diagonal(part.weights, config.outputs)
-            for first in range(0, part.groups, count):
-                piece = part.cut(first, min(count, part.groups - first))
+            first = 0
+            while first < part.groups:
+                # The array has nothing else to do while the first weights of all are loaded.
+                due = layer is self.network.layers[0] and first == 0
+                least = min(count, 2 if layer.out.result == Result.FOUR else 1)
+                piece = part.cut(first, min(least if due else count, part.groups - first))
                 yield _Piece(piece, stored_rows(piece), diagonal)
+                first += piece.groups
 
     def _views(
         self, segment: Segment, needs: dict[Value, tuple[int, int]], number: int
@@ -304,17 +335,18 @@ class Emitter:
             self._add(Step(loads=[*pending, *self._upsample(layer, rows, views)]))
             return []
         each = parameter_rows(layer, self.config)
-        total = max(part.group + part.groups for part in layer.parts)
-        whole = total * each <= self.config.parameter_rows // 4
+        whole = self._count(layer) <= self._most_parameters
         start = row = 0
         for number, piece in enumerate(self.pieces[layer]):
             step, group = Step(loads=pending), piece.part.group
             pending = []
             key = (layer, number)
             if not keeps or key not in self.held:
-                if number == 0 or not whole:
-                    start, groups = (0, total) if whole else (group, piece.part.groups)
-                    row = self._parameters(layer, start, groups, step)
+                if whole and number == 0:
+                    row = self._whole_parameters(layer, step)
+                elif not whole:
+                    start = group
+                    row = self._parameters([(layer, start, piece.part.groups)], step)
                 place = row + (group - start) * each
                 self.held[key] = self._weights(layer, piece, step), place
             self._tables(layer, piece, step)
@@ -344,9 +376,15 @@ class Emitter:
         return views
 
     def _weights(self, layer: Layer, piece: _Piece, step: Step) -> int:
-        """Load the weights of a piece; the row where they lie."""
-        row = self.weights.take(piece.rows)
+        """Load the weights of a piece, unless they are those of the piece in front of it; the row
+        where they lie.
+        """
         given = piece.part.weights
+        last, place = self.last_weights
+        if given.shape == last.shape and np.array_equal(given, last):
+            return place
+        row = self.weights.take(piece.rows)
+        self.last_weights = given, row
         table = given.reshape(-1, self.config.outputs, given.shape[-1])
         four = layer.bits == Bits.FOUR
         mode, count = LoadMode.PLAIN, piece.rows * self.config.outputs
@@ -367,19 +405,46 @@ class Emitter:
         step.loads.append(Action(load, (access,), layer.name))
         return row
 
-    def _parameters(self, layer: Layer, first: int, groups: int, step: Step) -> int:
-        """Load the parameters of some output groups; the row where they lie."""
-        assert layer.post is not None
-        count = groups * parameter_rows(layer, self.config)
-        row = self.parameters.take(count)
-        data = parameter_bytes(layer.post, self.config)[first : first + groups]
+    @property
+    def _most_parameters(self) -> int:
+        """Rows of parameters that are loaded at a time: a quarter of them, by one LOAD."""
+        return min(self.config.parameter_rows // 4, _MOST_RUN // self.config.parameter_row_words)
+
+    def _count(self, layer: Layer) -> int:
+        """Rows of parameters of a layer."""
+        groups = max(part.group + part.groups for part in layer.parts)
+        return groups * parameter_rows(layer, self.config)
+
+    def _whole_parameters(self, layer: Layer, step: Step) -> int:
+        """Load the parameters of a layer, and those of the layers behind it as far as they fit: so
+        few instructions stand in the load unit's queue in front of the weights. The row where the
+        layer's lie.
+        """
+        if layer not in self.placed:
+            batch = self.batches[layer] if layer in self.batches else [layer]
+            pieces = [(la, 0, self._count(la) // parameter_rows(la, self.config)) for la in batch]
+            row = self._parameters(pieces, step)
+            for each in batch:
+                self.placed[each], row = row, row + self._count(each)
+        return self.placed.pop(layer)
+
+    def _parameters(self, pieces: list[tuple[Layer, int, int]], step: Step) -> int:
+        """Load the parameters of layers' output groups, first and how many; the first row."""
+        tables = []
+        for layer, first, groups in pieces:
+            assert layer.post is not None
+            table = parameter_bytes(layer.post, self.config)[first : first + groups]
+            tables.append(table.reshape(-1))
+        data = np.concatenate(tables)
         words = data.size // self.config.lanes
+        count = words // self.config.parameter_row_words
+        row = self.parameters.take(count)
         load = Load(
             buffer=Buffer.PARAMETERS, memory=self.constants.add(data), x=words,
             address=row * self.config.parameter_row_words,
         )  # fmt: skip
         access = Access(Space.PARAMETERS, row, row + count, True)
-        step.loads.append(Action(load, (access,), layer.name))
+        step.loads.append(Action(load, (access,), pieces[0][0].name))
         return row
 
     def _tables(self, layer: Layer, piece: _Piece, step: Step) -> None:
