@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitwright.base.errors import ModelError
 from bitwright.engine.compiler.finish import parameter_bytes
 from bitwright.engine.compiler.front import Network
 from bitwright.engine.compiler.nests import View, Where, execs, parameter_rows, stored_rows
+from bitwright.engine.compiler.rooms import Blob, Ring
 from bitwright.engine.compiler.segments import Plan, Segment
 from bitwright.engine.compiler.steps import Access, Action, Space, Step
 from bitwright.engine.compiler.values import Layer, Part, Value, is_diagonal
@@ -20,56 +20,9 @@ from bitwright.engine.config import EngineConfig
 from bitwright.engine.footprint import check_length
 from bitwright.engine.isa import Bits, Buffer, Load, LoadMode, Result, Store, WeightOrder
 
-Bytes = NDArray[np.uint8]
 _MOST_OUTPUTS = (1 << 8) - 1
 _PIECES = 8  # of the weight memory
 _MOST_RUN = (1 << 16) - 1
-
-
-@dataclass
-class Blob:
-    """Constant words of the image; equal pieces are kept once."""
-
-    lanes: int
-    pieces: list[Bytes] = field(default_factory=list)
-    words: int = 0
-    known: dict[bytes, int] = field(default_factory=dict)
-
-    def add(self, data: Bytes) -> int:
-        """Put bytes, padded to whole words; the first word's number."""
-        flat = data.reshape(-1)
-        flat = np.concatenate([flat, np.zeros(-len(flat) % self.lanes, np.uint8)])
-        key = flat.tobytes()
-        if key not in self.known:
-            self.known[key] = self.words
-            self.pieces.append(flat)
-            self.words += len(flat) // self.lanes
-        return self.known[key]
-
-    @property
-    def table(self) -> Bytes:
-        """All words."""
-        empty = np.zeros(0, np.uint8)
-        return np.concatenate([empty, *self.pieces]).reshape(-1, self.lanes)
-
-
-@dataclass
-class _Ring:
-    """Places for pieces that are used one after the other."""
-
-    size: int
-    next: int = 0
-
-    def take(self, count: int) -> int:
-        if self.next + count > self.size:
-            self.next = 0
-        start, self.next = self.next, self.next + count
-        return start
-
-    def make_room(self, count: int) -> None:
-        """Let the next ``count`` lie one behind the other."""
-        if self.next + count > self.size:
-            self.next = 0
 
 
 @dataclass(frozen=True)
@@ -96,7 +49,7 @@ class Emitter:
         self.memory_words = 0
         self.steps: list[Step] = []
         self.actions = 0  # of all steps, stores left out
-        self.weights, self.parameters = _Ring(config.weight_rows), _Ring(config.parameter_rows)
+        self.weights, self.parameters = Ring(config.weight_rows), Ring(config.parameter_rows)
         self.pieces: dict[Layer, list[_Piece]] = {}
         self.held: dict[tuple[Layer, int], tuple[int, int]] = {}
         self.last_weights = np.zeros(0, np.int8), 0  # of this segment: what, and where
