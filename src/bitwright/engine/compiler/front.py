@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bitwright.base.errors import ModelError
+from bitwright.base.errors import ModelError, NoHardware
 from bitwright.engine.compiler import draft as drafts
 from bitwright.engine.compiler.columns import columns_of, widened
 from bitwright.engine.compiler.draft import Draft, no_mapping
@@ -36,6 +36,9 @@ from bitwright.ir import INTEGER, Graph, IntArray, Node, TensorType
 
 _ACTIVATIONS = ("threshold", "requant", "lookup")
 _PRODUCTS = ("conv", "dense", "add", "sum_pool", "max_pool")
+_OPERATIONS = (
+    *_ACTIVATIONS, *_PRODUCTS, "flatten", "concat", "space_to_depth", "upsample", "top_k",
+)  # fmt: skip
 _MOST = (1 << 31) - 1
 #: Of an image: each row may become a strip of its own, and each strip is planned; columns have the
 #: 16 bits of INPUT.
@@ -96,14 +99,20 @@ class _Front:
         self.values: dict[str, Value] = {}
 
     def run(self) -> Network:
+        for node in self.graph:
+            if node.op not in _OPERATIONS:
+                raise no_mapping(
+                    node, f"{node.op} is not done by the engine", "requantize to int8 or uint8"
+                )
         for edge in self.graph.inputs:
             kind = self.graph.types[edge]
             if not fits(kind):
-                raise ModelError(
-                    f"an input in [{kind.lo}, {kind.hi}] has more than 8 bits",
-                    where=f"engine, {edge}",
-                    hint="quantize the input to uint8 or int8",
-                )
+                reason = f"an input in [{kind.lo}, {kind.hi}] has more than 8 bits"
+                hint, where = "quantize the input to uint8 or int8", f"engine, {edge}"
+                readers = self.graph.consumers(edge)
+                if not readers:
+                    raise ModelError(reason, where=where, hint=hint)
+                raise NoHardware(reason, node=readers[0].name, edge=edge, where=where, hint=hint)
             size, channels = self._size(kind), kind.channels
             columns = columns_of(self.graph, edge, self.config)
             if columns is not None:
@@ -116,10 +125,6 @@ class _Front:
                 self._note(node)
             elif node.op == "top_k":
                 self._host(node)
-            elif node.op not in (*_PRODUCTS, "flatten", "concat", "space_to_depth", "upsample"):
-                raise no_mapping(
-                    node, f"{node.op} is not done by the engine", "requantize to int8 or uint8"
-                )
         for edge in self.graph.outputs:
             producer = self.graph.producer(edge)
             if producer is None or producer.op != "top_k":
