@@ -7,14 +7,13 @@ left to the host, which the image says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 
 from bitwright.base.errors import ModelError
 from bitwright.engine.compiler import draft as drafts
-from bitwright.engine.compiler.bounds import Room, check_images
 from bitwright.engine.compiler.columns import columns_of, widened
 from bitwright.engine.compiler.draft import Draft, no_mapping
 from bitwright.engine.compiler.finish import (
@@ -28,39 +27,25 @@ from bitwright.engine.compiler.finish import (
     thresholded,
     whole_threshold,
 )
+from bitwright.engine.compiler.network import Network
 from bitwright.engine.compiler.nibbles import Families
 from bitwright.engine.compiler.pooling import can_pool, pooled, rising
 from bitwright.engine.compiler.values import EITHER, SIGNED, UNSIGNED, Layer, Post, Value
 from bitwright.engine.config import EngineConfig
-from bitwright.engine.image import Columns
 from bitwright.engine.isa import Bits, Result
 from bitwright.ir import INTEGER, Graph, IntArray, Node, TensorType
 
 _ACTIVATIONS = ("threshold", "requant", "lookup")
 _PRODUCTS = ("conv", "dense", "add", "sum_pool", "max_pool")
 _MOST = (1 << 31) - 1
-
-
+#: Of an image: each row may become a strip of its own, and each strip is planned; columns have the
+#: 16 bits of INPUT.
+_MOST_ROWS, _MOST_COLUMNS = 4096, (1 << 16) - 1
+#: What has several readers that take more than 8 bits of it is made again for each of them. Layers
+#: of a network, and bytes of their weights: so many, or so many times those of the graph.
+_MOST_LAYERS, _FREE_BYTES, _MOST_TIMES = 20_000, 1 << 26, 16
 #: Times that a network is made anew since lanes of 4 bits were refused somewhere.
 _MOST_ATTEMPTS = 8
-
-
-@dataclass
-class Network:
-    """What the engine has to do.
-
-    Attributes:
-        layers: in topological order.
-        inputs: edge -> value; outputs: edge -> value, of what the engine gives.
-        columns: of the inputs of which a word holds several pixels.
-        host: nodes that the host does on outputs, in order.
-    """
-
-    layers: list[Layer] = field(default_factory=list)
-    inputs: dict[str, Value] = field(default_factory=dict)
-    outputs: dict[str, Value] = field(default_factory=dict)
-    columns: dict[str, Columns] = field(default_factory=dict)
-    host: list[Node] = field(default_factory=list)
 
 
 def network_of(graph: Graph, config: EngineConfig) -> Network:
@@ -71,7 +56,14 @@ def network_of(graph: Graph, config: EngineConfig) -> Network:
     """
     if graph.dialect.name != INTEGER.name:
         raise ModelError(f"the engine runs integer graphs, not {graph.dialect.name} ones")
-    check_images(graph)
+    for edge, kind in graph.types.items():
+        if len(kind.shape) == 3 and (kind.shape[0] > _MOST_ROWS or kind.shape[1] > _MOST_COLUMNS):
+            raise ModelError(
+                f"an image of {kind.shape[0]} x {kind.shape[1]}; the engine's have at most "
+                f"{_MOST_ROWS} x {_MOST_COLUMNS}",
+                where=f"engine, {edge}",
+                hint="use smaller images; those of one row may be signals",
+            )
     families = Families(graph)
     for attempt in count():
         if attempt == _MOST_ATTEMPTS:
@@ -93,7 +85,8 @@ class _Front:
         self.graph, self.config, self.families = graph, config, families
         self.network = Network()
         self.values: dict[str, Value] = {}
-        self.room = Room(graph)
+        weights = sum(node.params["weight"].size for node in graph if "weight" in node.params)
+        self.room = max(_FREE_BYTES, _MOST_TIMES * weights)
 
     def run(self) -> Network:
         for edge in self.graph.inputs:
@@ -231,7 +224,14 @@ class _Front:
 
     def _append(self, layer: Layer) -> None:
         self.network.layers.append(layer)
-        self.room.take(layer)
+        self.room -= sum(part.weights.size for part in layer.parts)
+        if len(self.network.layers) > _MOST_LAYERS or self.room < 0:
+            raise ModelError(
+                f"takes {len(self.network.layers)} layers or more of the engine, or more weights "
+                f"than {_MOST_TIMES} times those of the graph",
+                where=f"engine, {layer.name}",
+                hint="put one activation behind a sum that many nodes read, or use fewer nodes",
+            )
 
     # Products ---------------------------------------------------------------------------------
 
@@ -289,7 +289,8 @@ class _Front:
         whole = self._new_value(node.output, kind, self._size(kind), np.zeros(1, np.int64))
         if self.families.narrow(node.output):
             whole.result = Result.FOUR
-        again, seen = [], set[Value]()
+        seen: set[Value] = set()
+        again = []
         for part in parts:
             again.append(part.parent is not None or self._inside(part, whole) or part in seen)
             seen.add(part)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from math import gcd
 
 from bitwright.base.errors import ModelError
-from bitwright.engine.compiler.front import Network
 from bitwright.engine.compiler.nests import leaves_in
+from bitwright.engine.compiler.network import Network
 from bitwright.engine.compiler.segments import BUFFERS, Buffers, Plan, Segment, Wish
 from bitwright.engine.compiler.values import Layer, Value
 from bitwright.engine.config import EngineConfig
