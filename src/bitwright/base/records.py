@@ -113,6 +113,31 @@ class EngineLayerRow(Record):
     utilisation: float
 
 
+class EngineMappingRow(Record):
+    """How a layer is done on a programmed engine.
+
+    Attributes:
+        nodes: of the integer graph, that it does.
+        lanes: bits of the lanes that it multiplies in, 4 or 8; result: bits of its results.
+        activation: what follows its sums: so many thresholds, a requantization, none.
+        strips: how many its maps are cut into; rows: of one.
+        chain: layers that are done strip by strip with it, itself included.
+        sources, target: where its operands and its result lie: whole on the ``chip``, in the
+            strips of a ``chain``, in the ``memory`` outside.
+    """
+
+    layer: str
+    nodes: tuple[str, ...]
+    lanes: int
+    result: int
+    activation: str
+    strips: int
+    rows: int
+    chain: tuple[str, ...]
+    sources: tuple[str, ...]
+    target: str
+
+
 class EngineWaitRow(Record):
     """Cycles that the array stood still in a layer, and for what of which layer."""
 
