@@ -305,7 +305,7 @@ def test_a_concatenation_of_one_value_many_times_is_looked_at_once(
 # --- figures of a design, RTL in folders, files of the kernel -------------------------------------
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf, 1e300])
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
 @pytest.mark.parametrize("field", ["clock_mhz", "baud", "interval"])
 def test_what_figures_are_divided_by_is_a_figure(field: str, wrong: float, tmp_path: Path) -> None:
     """`kpi --design` and `board` divide by what ``result.json`` of a stranger says."""

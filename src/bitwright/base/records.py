@@ -11,8 +11,8 @@ from bitwright.base.figures import Resources
 
 #: A clock in MHz, bits a second of a line, clock cycles: figures that others are divided by come
 #: from records that may be anybody's.
-Mhz = Annotated[float, Field(gt=0, le=1e6)]
-Baud = Annotated[float, Field(gt=0, le=1e9)]
+Mhz = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Baud = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Cycles = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
