@@ -20,6 +20,7 @@ from bitwright.engine.config import ENGINES
 from bitwright.formats import parse_format
 from bitwright.hw.template import template
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds, save_graph
+from bitwright.lower import placement
 from bitwright.lower.placement import ACCELERATOR, HOST, macs_of, place_graph
 from bitwright.lower.split import Run
 from bitwright.pipeline.designs.folder import DesignSettings, open_design
@@ -101,6 +102,17 @@ def test_parts_that_multiply_nothing_stay_on_the_host() -> None:
     found = place_graph(network_with(), only_pools)
     assert found.accelerated == ()
     assert "nothing is multiplied" in found.reasons["act0"]
+
+
+def test_a_graph_of_refused_operations_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(graph: Graph) -> None:
+        raise NoHardware("not this one", node=graph.nodes[0].name)
+
+    graph = network_with((1,) * 6)
+    assert place_graph(graph, never).accelerated == ()
+    monkeypatch.setattr(placement, "_MOST_ASKED", 30)
+    with pytest.raises(ModelError, match="operations are refused"):
+        place_graph(graph, never)
 
 
 @given(integer_graphs(GraphLimits()), st.sets(st.sampled_from(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -78,7 +77,7 @@ def export_engine_host(description: Description, folder: Path) -> dict[str, str]
 def copy_c_files(names: Sequence[str], folder: Path) -> None:
     """Copy sources of the hosts in C into a folder."""
     for name in names:
-        shutil.copyfile(_C / name, folder / name)
+        atomic_write(folder / name, (_C / name).read_bytes())
 
 
 def c_header(description: Description) -> str:

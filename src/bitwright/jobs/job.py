@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.files import atomic_write, parse_json, regular_bytes
@@ -40,6 +42,7 @@ class Job:
         folder: the job's own; a job that was stopped finds in it what it left.
         version: fingerprint of what the result depends on besides the arguments, such as our code;
             a result of another version does not count.
+        kind: of what the function gives back; a result with anything else does not count.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Job:
     arguments: Mapping[str, Any]
     folder: Path
     version: str = ""
+    kind: TypeAdapter[Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def request(self) -> dict[str, Any]:
@@ -58,8 +62,16 @@ class Job:
         found = _read(self.folder / RESULT)
         if found is None or found.get("schema") != SCHEMA or not _is_told(found):
             return None
+        if not self._is_kind(found.get("value")):
+            return None
         asked = json.loads(json.dumps(self.request))
         return found if all(found.get(key) == value for key, value in asked.items()) else None
+
+    def _is_kind(self, value: object) -> bool:
+        try:
+            return self.kind is None or self.kind.validate_python(value) is not None
+        except ValidationError:
+            return False
 
     def other_call(self) -> str:
         """The function that made the ``result.json`` in the folder, if it is not this job's."""
@@ -83,11 +95,12 @@ class Job:
         """Make the folder and say in it what is to be done.
 
         Raises:
-            RunError: it cannot be written.
+            RunError: it cannot be written, or there is a link by which a job would write elsewhere.
         """
         fields = {"schema": SCHEMA, "name": self.name, **self.request, "threads": threads}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self._check_links()
             for name in (RESULT, FAILURE):
                 (self.folder / name).unlink(missing_ok=True)
             atomic_write(self.folder / JOB, json.dumps(fields, indent=1) + "\n")
@@ -97,6 +110,16 @@ class Job:
                 where=str(error.filename or self.folder),
                 hint="name a folder that you may write to, on a disk with room",
             ) from error
+
+    def _check_links(self) -> None:
+        """Whoever made the folder may be a stranger, whose job is gone on with here."""
+        for place in (self.folder.parent, self.folder, *self.folder.iterdir()):
+            if place.is_symlink():
+                raise RunError(
+                    "is a symbolic link, by which a job would write elsewhere",
+                    where=str(place),
+                    hint="remove it, or put a folder or file of its own in its place",
+                )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from bitwright.base.errors import NoHardware
+from bitwright.base.errors import ModelError, NoHardware
 from bitwright.ir import Graph, Node
 from bitwright.lower.split import Maker, Part, Parted, split_graph
 
@@ -19,6 +19,7 @@ ACCELERATOR, HOST = "accelerator", "host"
 #: Takes a graph, or raises NoHardware.
 Accept = Callable[[Graph], object]
 _PRODUCTS = ("conv", "dense")
+_MOST_ASKED = 2_000_000  # nodes that are looked at, all questions together: minutes
 _NO_PRODUCT = "nothing is multiplied between what the host does before and after it"
 
 
@@ -76,9 +77,18 @@ def place_graph(graph: Graph, accept: Accept, most: int | None = None) -> Placem
     Args:
         accept: raises NoHardware where a node cannot be built.
         most: parts on the accelerator; of more, those with the most products. None: any number.
+
+    Raises:
+        ModelError: so much is refused that asking would take hours.
     """
     reasons: dict[str, str] = {}
     while True:
+        if len(reasons) * len(graph.nodes) > _MOST_ASKED:
+            raise ModelError(
+                f"{len(reasons)} and more of {len(graph.nodes)} operations are refused",
+                where=graph.name,
+                hint=f"the last one: {next(reversed(reasons.values()))}",
+            )
         parts = _split(graph, reasons)
         refused = _refused(parts, accept) or _idle(parts) or _small(parts, most)
         if not refused:

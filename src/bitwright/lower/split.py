@@ -65,6 +65,7 @@ def split_graph(graph: Graph, places: Mapping[str, str]) -> tuple[Part, ...]:
 def _part(graph: Graph, nodes: list[Node], name: str) -> Graph:
     made = {edge for node in nodes for edge in node.outputs}
     inside = {node.name for node in nodes}
+    given = frozenset(graph.outputs)
     builder = GraphBuilder(name, graph.dialect)
     for edge in dict.fromkeys(edge for node in nodes for edge in node.inputs):
         if edge not in made:
@@ -74,7 +75,7 @@ def _part(graph: Graph, nodes: list[Node], name: str) -> Graph:
     read = [
         edge
         for edge in (e for node in nodes for e in node.outputs)
-        if edge in graph.outputs or any(c.name not in inside for c in graph.consumers(edge))
+        if edge in given or any(c.name not in inside for c in graph.consumers(edge))
     ]
     return builder.finish(*read)
 

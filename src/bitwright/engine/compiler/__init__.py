@@ -9,7 +9,8 @@ import numpy as np
 
 from bitwright.base.errors import ModelError
 from bitwright.engine.compiler.emit import Emitter
-from bitwright.engine.compiler.front import Network, network_of
+from bitwright.engine.compiler.front import network_of
+from bitwright.engine.compiler.network import Network
 from bitwright.engine.compiler.plan import plan_network
 from bitwright.engine.compiler.schedule import program_of
 from bitwright.engine.compiler.segments import Plan, Wish

@@ -10,8 +10,8 @@ import numpy as np
 
 from bitwright.base.errors import ModelError
 from bitwright.engine.compiler.finish import parameter_bytes
-from bitwright.engine.compiler.front import Network
 from bitwright.engine.compiler.nests import View, Where, execs, parameter_rows, stored_rows
+from bitwright.engine.compiler.network import Network
 from bitwright.engine.compiler.rooms import Blob, Ring
 from bitwright.engine.compiler.segments import Plan, Segment
 from bitwright.engine.compiler.steps import Access, Action, Space, Step

@@ -7,7 +7,8 @@ left to the host, which the image says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import count
 
 import numpy as np
 
@@ -26,11 +27,11 @@ from bitwright.engine.compiler.finish import (
     thresholded,
     whole_threshold,
 )
+from bitwright.engine.compiler.network import Network
 from bitwright.engine.compiler.nibbles import Families
 from bitwright.engine.compiler.pooling import can_pool, pooled, rising
 from bitwright.engine.compiler.values import EITHER, SIGNED, UNSIGNED, Layer, Post, Value
 from bitwright.engine.config import EngineConfig
-from bitwright.engine.image import Columns
 from bitwright.engine.isa import Bits, Result
 from bitwright.ir import INTEGER, Graph, IntArray, Node, TensorType
 
@@ -43,24 +44,8 @@ _MOST = (1 << 31) - 1
 #: Of an image: each row may become a strip of its own, and each strip is planned; columns have the
 #: 16 bits of INPUT.
 _MOST_ROWS, _MOST_COLUMNS = 4096, (1 << 16) - 1
-
-
-@dataclass
-class Network:
-    """What the engine has to do.
-
-    Attributes:
-        layers: in topological order.
-        inputs: edge -> value; outputs: edge -> value, of what the engine gives.
-        columns: of the inputs of which a word holds several pixels.
-        host: nodes that the host does on outputs, in order.
-    """
-
-    layers: list[Layer] = field(default_factory=list)
-    inputs: dict[str, Value] = field(default_factory=dict)
-    outputs: dict[str, Value] = field(default_factory=dict)
-    columns: dict[str, Columns] = field(default_factory=dict)
-    host: list[Node] = field(default_factory=list)
+#: Times that a network is made anew since lanes of 4 bits were refused somewhere.
+_MOST_ATTEMPTS = 8
 
 
 def network_of(graph: Graph, config: EngineConfig) -> Network:
@@ -80,7 +65,9 @@ def network_of(graph: Graph, config: EngineConfig) -> Network:
                 hint="use smaller images; those of one row may be signals",
             )
     families = Families(graph)
-    while True:
+    for attempt in count():
+        if attempt == _MOST_ATTEMPTS:
+            families.refuse_all()
         before = len(families.refused)
         try:
             network = _Front(graph, config, families).run()
@@ -90,12 +77,13 @@ def network_of(graph: Graph, config: EngineConfig) -> Network:
         else:
             if len(families.refused) == before:
                 return network
+    raise AssertionError
 
 
 class _Front:
     def __init__(self, graph: Graph, config: EngineConfig, families: Families) -> None:
         self.graph, self.config, self.families = graph, config, families
-        self.network = Network()
+        self.network = Network.of(graph)
         self.values: dict[str, Value] = {}
 
     def run(self) -> Network:
@@ -225,7 +213,7 @@ class _Front:
             out = Value(name, *draft.size, planes, draft.places, (SIGNED,) * planes, Result.RAW)
         # Of one column no second pixel is read: steps of 1 need one pass.
         down, across = (s if n > 1 else 1 for s, n in zip(draft.stride, draft.size, strict=True))
-        self.network.layers.append(
+        self.network.append(
             Layer(
                 name, draft.nodes, draft.sources, out, draft.parts, post, draft.kernel,
                 (down, across), draft.dilation, draft.padding, draft.reduce,
@@ -290,8 +278,11 @@ class _Front:
         whole = self._new_value(node.output, kind, self._size(kind), np.zeros(1, np.int64))
         if self.families.narrow(node.output):
             whole.result = Result.FOUR
-        again = [v.parent is not None or self._inside(v, whole) or v in parts[:n]
-                 for n, v in enumerate(parts)]  # fmt: skip
+        seen: set[Value] = set()
+        again = []
+        for part in parts:
+            again.append(part.parent is not None or self._inside(part, whole) or part in seen)
+            seen.add(part)
         if any(v.result != whole.result for v in parts) or (
             whole.result == Result.FOUR and any(again)  # a copy is made of bytes
         ):
@@ -323,7 +314,7 @@ class _Front:
         out = self._new_value(node.output, kind, self._size(kind), source.places, lanes)
         out.signs = source.signs
         factor = node.ints("factor")
-        self.network.layers.append(
+        self.network.append(
             Layer(node.name, (node.name,), (source,), out, upsample=(factor[0], factor[1]))
         )
         return out

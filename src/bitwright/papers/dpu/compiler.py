@@ -101,6 +101,9 @@ class Compiled:
         return Parted(self.graph, self.parts, makers, threads)
 
     def to_json(self) -> dict[str, Any]:
+        inside: list[list[str]] = [[] for _ in self.parts]
+        for node in self.nodes:
+            inside[node.part].append(node.node.name)
         return {
             "network": self.graph.name,
             "digest": self.graph.digest,
@@ -110,9 +113,9 @@ class Compiled:
                     "place": part.place,
                     "inputs": list(part.graph.inputs),
                     "outputs": list(part.graph.outputs),
-                    "nodes": [n.node.name for n in self.nodes if n.part == index],
+                    "nodes": names,
                 }
-                for index, part in enumerate(self.parts)
+                for part, names in zip(self.parts, inside, strict=True)
             ],
             "nodes": [node.to_json() for node in self.nodes],
         }

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from bitwright.base.figures import Resources
 from bitwright.base.records import (
+    Baud,
     BlockRow,
+    Cycles,
     EdgeRow,
     EngineLayerRow,
     EngineMappingRow,
     EngineWaitRow,
     FifoRow,
+    Mhz,
     Record,
 )
 from bitwright.pipeline.steps.results import Metered, Result
@@ -24,7 +27,7 @@ class LinkRow(Result):
     """The serial link of a board, see `bitwright.build.rates.LinkRate`."""
 
     board: str
-    baud: float
+    baud: Baud
     bytes_in: int
     bytes_out: int
     images_per_s: float
@@ -53,14 +56,14 @@ class MapResult(Result):
     """
 
     target: str
-    clock_mhz: float
-    rated_mhz: float = 0
+    clock_mhz: Mhz
+    rated_mhz: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     clock_note: str = ""
     wanted_fps: float | None = None
     link: LinkRow | None = None
     lut_kind: str = ""
-    interval: int
-    latency: int
+    interval: Cycles
+    latency: Cycles
     bottleneck: str
     resources: Resources
     capacity: Resources
@@ -102,7 +105,7 @@ class EngineResult(Result):
 
     engine: str
     digest: str
-    clock_mhz: float
+    clock_mhz: Mhz
     instructions: int
     memory_bytes: int
     cycles: int
@@ -157,10 +160,10 @@ class SimulateResult(Metered):
     stall_patterns: tuple[str, ...]
     compared_values: int
     differences: int
-    interval: int
-    predicted_interval: int
-    latency: int
-    predicted_latency: int
+    interval: Cycles
+    predicted_interval: Cycles
+    latency: Cycles
+    predicted_latency: Cycles
     high_water: dict[str, int]
     cycles: int
     instructions: int = 0
