@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.drawn_streams import drawn_stream
 from tests.hw_networks import (
     FORMAT_LIMITS,
     LIMITS,
@@ -103,6 +104,11 @@ def test_random_network_of_any_formats(
     tmp_path_factory: pytest.TempPathFactory, case: Drawn
 ) -> None:
     Design(*case, tmp_path_factory.mktemp("net")).check()
+
+
+def test_what_pauses_gets_its_beats_in_time(tmp_path: Path) -> None:
+    """Two cycles a frame slower than predicted, without a FIFO in front of a window."""
+    Design(*drawn_stream(10472), tmp_path).check()
 
 
 @pytest.mark.slow

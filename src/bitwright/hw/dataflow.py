@@ -46,6 +46,8 @@ class Dataflow:
             schedule.
         waits: edge -> cycles of a frame in which two beats or more are there: without a FIFO, all
             of the producer would stand still then.
+        pauses: edge -> how often in a frame its reader lets a beat wait: takes none in a cycle, and
+            the next one, which is there, later.
         intervals: block -> its own interval.
         critical: edges whose reader waits for beats in the middle of a frame, and has no time to
             spare because of that: beats that come later than in the schedule make it slower.
@@ -56,11 +58,12 @@ class Dataflow:
     bottleneck: str
     beats: Mapping[str, int]
     waits: Mapping[str, int]
+    pauses: Mapping[str, int]
     intervals: Mapping[str, int]
     critical: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        for name in ("beats", "waits", "intervals"):
+        for name in ("beats", "waits", "pauses", "intervals"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
 
@@ -93,6 +96,7 @@ def analyse(graph: Graph, delays: Mapping[str, int] | None = None) -> Dataflow:
         bottleneck=bottleneck,
         beats=schedule.beats,
         waits=schedule.waits,
+        pauses=schedule.pauses,
         intervals=intervals,
         critical=frozenset(schedule.critical),
     )
@@ -116,6 +120,7 @@ class _Schedule:
         self.graph, self.blocks, self.period, self.delays = graph, blocks, period, delays
         self.beats: dict[str, int] = {}
         self.waits: dict[str, int] = {}
+        self.pauses: dict[str, int] = {}
         self.critical: set[str] = set()
         self._made: dict[str, Times] = {}  # edges that are not taken yet
         self._placed: set[str] = set()  # windows placed together with their pad
@@ -149,6 +154,7 @@ class _Schedule:
         made = self._made.pop(edge)
         self.beats[edge] = occupancy(made, taken, self.period)
         self.waits[edge] = waiting(made, taken, self.period)
+        self.pauses[edge] = pauses(made, taken, self.period)
 
     def _window_behind(self, node: Node) -> Node | None:
         """The window that alone reads a pad, directly: the two are then placed together."""
@@ -236,6 +242,12 @@ def waiting(made: Times, taken: Times, period: int) -> int:
     """Cycles of a frame in which at least two beats are made and not yet taken."""
     following = np.concatenate([made[1:], made[:1] + period])
     return int(np.maximum(0, taken - following + 1).sum())
+
+
+def pauses(made: Times, taken: Times, period: int) -> int:
+    """How often in a frame a beat waits though the cycle before its own takes none."""
+    came, then = (np.concatenate([times[1:], times[:1] + period]) for times in (made, taken))
+    return int(((then - taken > 1) & (came < then)).sum())
 
 
 def _lone_latency(graph: Graph, blocks: Mapping[str, Block], delays: Mapping[str, int]) -> int:

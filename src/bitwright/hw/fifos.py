@@ -7,10 +7,8 @@ import re
 from collections.abc import Container
 from dataclasses import replace
 
-import numpy as np
-
 from bitwright.base.errors import RecipeError
-from bitwright.hw.blocks import Block, Dwc, MatVec, Upsample, block_of, blocks_of
+from bitwright.hw.blocks import Block, block_of, blocks_of
 from bitwright.hw.dataflow import DIRECT_BEATS, FIFO_LATENCY, Dataflow, analyse
 from bitwright.hw.folding import Folding
 from bitwright.hw.memory import ram_style
@@ -101,13 +99,11 @@ def _tight_edges(
 ) -> set[str]:
     """Edges on which two places are not enough although the schedule never has more than two beats.
 
-    Two beats at the end of a block make all of it stand still: not affordable where it, or a block
-    directly in front of it, has less time to spare. And what stood still may hold bubbles: not
-    affordable for a matrix unit behind it that has hardly any time to spare: for each vector those
-    of the block in front, and where two beats do make that stand still, those of all that stands
-    still with it; then nor for a converter to fewer lanes or an upsampling, for each time that it
-    takes nothing for a while. Nor may beats be late that a block waits for which has no time to
-    spare because it waits.
+    Two beats at the end of a block make all of it stand still, and all in front of it, back to the
+    last FIFO: not affordable where one of these has less time to spare, nor where the reader waits
+    for beats in the middle of a frame and has no time to spare because it waits. And what stood
+    still may hold bubbles, one a register stage: not affordable where the reader, whatever it is,
+    cannot wait for them behind each of its pauses.
     """
     tight: set[str] = set()
     stages = _pipeline_latency(hardware, blocks, buffered)
@@ -116,31 +112,14 @@ def _tight_edges(
         own = flow.interval - flow.intervals[node.name]
         before = own
         for edge in node.inputs:
-            producer = hardware.producer(edge)
-            if producer is not None:
-                waits = flow.waits[edge]
-                if 0 < waits and (spare[edge] < waits or edge in flow.critical):
-                    tight.add(edge)
-                block = blocks[node.name]
-                pipeline = stages[edge] if waits else blocks[producer.name].pipeline
-                if own < _turns(block, stands=waits > 0) * pipeline:
-                    tight.add(edge)
+            waits = 0 if edge in hardware.inputs else flow.waits[edge]
+            bubbles = flow.pauses[edge] * stages[edge]
+            if waits and (spare[edge] < waits or edge in flow.critical or own < bubbles):
+                tight.add(edge)
             if edge not in buffered and edge not in tight:
                 before = min(before, spare[edge])
         spare.update(dict.fromkeys(node.outputs, before))
     return tight
-
-
-def _turns(block: Block, *, stands: bool) -> int:
-    """How often in a frame bubbles in front of a block may make it wait: of one that makes several
-    beats of one, wherever it takes none for a while.
-    """
-    if isinstance(block, MatVec):
-        return block.vectors
-    if not stands or not isinstance(block, Dwc | Upsample):
-        return 0
-    firing = block.firing()
-    return int((np.diff(firing.consume, append=firing.fires) > 1).sum())
 
 
 def _pipeline_latency(

@@ -18,6 +18,7 @@ from bitwright.base.progress import Progress, no_progress
 from bitwright.base.records import BlockRow, EdgeRow, FifoRow
 from bitwright.base.trust import importable
 from bitwright.build.clocks import check_clock, clock_note, reachable_clock
+from bitwright.build.fmax import Prediction, predicted_fmax
 from bitwright.build.packing import lut_kind
 from bitwright.build.rates import LinkRate, Stream, link_of
 from bitwright.build.target import Target, list_targets, load_target, smallest_fitting
@@ -134,6 +135,31 @@ def choose_mapping(
     check_clock(target, wanted.clock_mhz)
     if wanted.devices > 1:
         return choose_partition(graph, wanted, target, progress).whole
+    hardware = _folded(graph, wanted, target, progress)
+    slower = _for_predicted_clock(hardware, wanted, target)
+    if slower is None:
+        return hardware
+    try:
+        return _folded(graph, slower, target, progress)
+    except TargetError:  # as fast as it can be: place and route tells what it reaches
+        return hardware
+
+
+def _for_predicted_clock(
+    hardware: Graph, wanted: HardwareSection, target: Target
+) -> HardwareSection | None:
+    """The same rate at the clock that is predicted of a design; None where it is kept there."""
+    predicted = predicted_clock(hardware, target)
+    found = wanted.rate_clock_mhz is not None or wanted.folding_config_file is not None
+    if wanted.target_fps is None or found or predicted is None:
+        return None
+    if predicted.mhz * 1e6 >= wanted.target_fps * analyse(hardware).interval:
+        return None
+    return wanted.model_copy(update={"rate_clock_mhz": predicted.mhz})
+
+
+def _folded(graph: Graph, wanted: HardwareSection, target: Target, progress: Progress) -> Graph:
+    """The hardware graph of the folding that a recipe gives, or that is searched."""
     progress("choosing the folding", 0, 0)
     if wanted.folding_config_file is not None:
         folding = load_folding(wanted.folding_config_file)
@@ -315,11 +341,17 @@ def _check_equal(graph: Graph, hardware: Graph, frames: Mapping[str, IntArray]) 
                 )
 
 
+def predicted_clock(hardware: Graph, target: Target) -> Prediction | None:
+    """Fmax of a design on its target, in the serial shell where its board has one."""
+    used = graph_resources(hardware, target.family)
+    return predicted_fmax(target, used.lut, shell=_link(hardware, target) is not None)
+
+
 def describe_mapping(hardware: Graph, target: Target, wanted: HardwareSection) -> MapResult:
     """Every block by the models; rates at a clock that the target can reach."""
     flow = analyse(hardware)
-    clock_mhz = wanted.clock_mhz
-    rated = reachable_clock(target, clock_mhz)
+    clock_mhz, predicted = wanted.clock_mhz, predicted_clock(hardware, target)
+    rated = reachable_clock(target, clock_mhz, predicted)
     link = _link(hardware, target)
     plan = memory_plan(hardware)
     blocks = blocks_of(hardware)
@@ -328,7 +360,7 @@ def describe_mapping(hardware: Graph, target: Target, wanted: HardwareSection) -
         target=target.name,
         clock_mhz=clock_mhz,
         rated_mhz=rated,
-        clock_note=clock_note(target, clock_mhz),
+        clock_note=clock_note(target, clock_mhz, predicted),
         wanted_fps=wanted.target_fps,
         link=None if link is None else LinkRow(**vars(link), images_per_s=link.images_per_s),
         lut_kind=lut_kind(target.family),

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model of Fmax before place and route: its points, its fit, and its errors.
+
+    python benchmarks/fmax.py
+
+Takes the placed designs of docs/results (clock.json, placed.json, recipes.json, boards.json,
+parallel_windows.md's and residual_network.md's in `MORE`), one point a design, device and way (the
+median where it was placed with several seeds or for several boards), fits the line of
+`bitwright.build.fmax`, and predicts every design with the coefficients of the others: no point of
+the same network and folding takes part. Writes src/bitwright/build/fmax.json and
+docs/results/fmax.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from math import exp
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+
+from bitwright.build.fmax import terms
+from bitwright.build.target import load_target
+from bitwright.pipeline.steps.baseline import cpu_name
+
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+PAGE = RESULTS / "fmax.md"
+TABLE = RESULTS.parents[1] / "src" / "bitwright" / "build" / "fmax.json"
+FAMILY = "ecp5"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A placed design.
+
+    Attributes:
+        design: network and folding: what is left out together.
+        device: with its speed grade.
+        lut: packed, without the shell's.
+        fmax: MHz, of every placement.
+        source: page of docs/results.
+    """
+
+    design: str
+    device: str
+    speed: str
+    shell: bool
+    lut: float
+    fmax: tuple[float, ...]
+    source: str
+
+    @property
+    def period(self) -> float:
+        """Nanoseconds, of the middle placement."""
+        return 1000.0 / median(self.fmax)
+
+    @property
+    def terms(self) -> dict[str, float]:
+        return terms(self.lut, shell=self.shell, speed=self.speed)
+
+
+#: Designs that stand on a page and in no table of numbers.
+MORE = (
+    Point("digits, 100 cycles", "ecp5-45k", "6", True, 12_422, (132.8,), "parallel_windows"),
+    Point("residual network", "ecp5-85k", "6", True, 23_782, (114.1,), "residual_network"),
+)
+
+
+def read(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def shell_luts() -> float:
+    """LUTs of the serial shell: of the one design that was placed with and without it."""
+    rows = {row["way"]: row["lut"] for row in read("clock") if row["label"] == "now"}
+    return float(rows["in its shell"] - rows["out of context"])
+
+
+def points() -> list[Point]:
+    """Every placed design of today's hardware."""
+    shell = shell_luts()
+    found = [
+        Point(
+            f"{row['design']}, {row['interval']:,} cycles",
+            row["target"],
+            load_target(row["target"]).speed,
+            inside := row["way"] == "in its shell",
+            row["lut"] - inside * shell,
+            tuple(row["fmax_mhz"].values()),
+            "clock",
+        )
+        for row in read("clock")
+        if row["label"] == "now"
+    ]
+    for row in read("placed").values():
+        if row["fmax_mhz"]:
+            speed, fmax = load_target(row["target"]).speed, tuple(row["fmax_mhz"].values())
+            name = f"{row['design']}, {row['interval']:,} cycles"
+            found.append(Point(name, row["target"], speed, False, row["lut"], fmax, "placed"))
+    return found + _of_boards(shell) + _of_recipes(shell) + [_less(one, shell) for one in MORE]
+
+
+def _less(point: Point, shell: float) -> Point:
+    """The same without the LUTs of its shell."""
+    return Point(**{**vars(point), "lut": point.lut - point.shell * shell})
+
+
+def _of_boards(shell: float) -> list[Point]:
+    """Boards of one device and grade are placements of one design."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in read("boards"):
+        if load_target(row["target"]).family == FAMILY:
+            device, grade = row["part"].split("-")[1], row["part"].split("-")[2][0]
+            groups.setdefault((device, grade), []).append(row)
+    return [
+        Point(
+            "digits, 576 cycles",
+            f"ecp5-{device.removesuffix('F')}k",
+            grade,
+            True,
+            rows[0]["lut_cells"] - shell,
+            tuple(row["figures"]["fmax_mhz"] for row in rows),
+            "boards",
+        )
+        for (device, grade), rows in sorted(groups.items())
+    ]
+
+
+def _of_recipes(shell: float) -> list[Point]:
+    found = []
+    for run in read("recipes")["rows"]:
+        rows = {row["label"]: row["figure"] for row in run["rows"]}
+        fmax, lut = rows.get("Fmax"), rows.get("LUT")
+        if fmax is None or lut is None or fmax["source"] != "place-and-route":
+            continue
+        cycles = next(v["value"] for k, v in rows.items() if k.startswith("cycles"))
+        name = f"{run['recipe']}, {cycles:,.0f} cycles"
+        less = lut["value"] - shell
+        found.append(Point(name, "ecp5-45k", "6", True, less, (fmax["value"],), "recipes"))
+    return found
+
+
+def fit(known: Sequence[Point]) -> dict[str, float]:
+    """Least squares of the logarithm of the period; of the grades the first is the others' zero."""
+    names = sorted({name for point in known for name in point.terms})
+    grades = [name for name in names if name.startswith("grade ")]
+    free = [name for name in names if name not in grades[:1]]
+    rows = np.array([[point.terms.get(name, 0.0) for name in free] for point in known])
+    line = np.linalg.lstsq(rows, np.log([point.period for point in known]), rcond=None)[0]
+    return dict.fromkeys(grades[:1], 0.0) | dict(zip(free, line.tolist(), strict=True))
+
+
+def predicted(line: dict[str, float], point: Point) -> float | None:
+    """MHz; None where the line knows too little of its grade."""
+    if any(name not in line for name in point.terms):
+        return None
+    return 1000.0 / exp(sum(line[name] * value for name, value in point.terms.items()))
+
+
+def error_of(point: Point, said: float) -> float:
+    return said / median(point.fmax) - 1
+
+
+def left_out(known: Sequence[Point]) -> list[float | None]:
+    """What each design is predicted as by the others; of a grade that one design alone was placed
+    in, by that design's other devices.
+    """
+    said = []
+    for point in known:
+        rest = [p for p in known if p.design != point.design]
+        if not any(p.speed == point.speed for p in rest):
+            rest = [p for p in known if p is not point]
+        said.append(predicted(fit(rest), point))
+    return said
+
+
+def page(known: Sequence[Point], said: Sequence[float | None], line: dict[str, float]) -> str:
+    errors = [abs(error_of(p, s)) for p, s in zip(known, said, strict=True) if s is not None]
+    once = [abs(error_of(p, predicted(line, p) or 0)) for p in known]
+    lines = [
+        "# Fmax, predicted before place and route",
+        "",
+        "Placed designs for ECP5, and what the model (`bitwright.build.fmax`) says of each with",
+        "the coefficients of the *other* designs: a line through the logarithm of the LUTs, a step",
+        "for the serial shell, one for the speed grade. LUTs are packed ones without the shell's.",
+        "",
+        "| design | device | speed | in its shell | LUT | placements | Fmax, MHz | predicted "
+        "by the others | error | from |",
+        "|---|---|---|---|---:|---:|---:|---:|---:|---|",
+    ]
+    for point, mhz in zip(known, said, strict=True):
+        shown = ["-", "-"] if mhz is None else [f"{mhz:.1f}", f"{error_of(point, mhz):+.1%}"]
+        cells = [point.design, point.device, point.speed, "yes" if point.shell else "no"]
+        cells += [f"{point.lut:,.0f}", str(len(point.fmax)), f"{median(point.fmax):.1f}", *shown]
+        lines.append("| " + " | ".join([*cells, f"[{point.source}]({point.source}.md)"]) + " |")
+    factors = {name: exp(value) for name, value in line.items()}
+    lines += [
+        "",
+        f"Error of a design that the fit has not seen: mean {mean(errors):.1%}, worst "
+        f"{max(errors):.1%}; of all with the same coefficients: mean {mean(once):.1%}, worst "
+        f"{max(once):.1%}.",
+        "",
+        f"The period grows by {factors['doublings'] - 1:.1%} with each doubling of the LUTs, by "
+        f"{factors['shell'] - 1:.1%} with the shell; in grade 8 it is "
+        f"{factors.get('grade 8', 1.0):.2f} of that in grade 6.",
+        "",
+        f"`python benchmarks/fmax.py`, {date.today().isoformat()}, on {cpu_name()}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    known = points()
+    said, line = left_out(known), fit(known)
+    errors = [abs(error_of(p, s)) for p, s in zip(known, said, strict=True) if s is not None]
+    table = {
+        FAMILY: {
+            "line": {name: round(value, 4) for name, value in line.items()},
+            "error": {"mean": round(mean(errors), 4), "worst": round(max(errors), 4)},
+            "smallest_lut": round(min(point.lut for point in known)),
+            "points": len(known),
+            "made": f"python benchmarks/fmax.py, {date.today().isoformat()}",
+        }
+    }
+    TABLE.write_text(json.dumps(table, indent=1) + "\n")
+    PAGE.write_text(page(known, said, line))
+    print(f"{len(known)} points, mean {mean(errors):.1%}, worst {max(errors):.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fmax of a streaming design before it is placed, from how large it is.
+
+The longest path of these designs is mostly way, not logic, and ways grow with the design: the
+logarithm of the period is a line through that of the LUTs, with a step for the serial shell and one
+for each speed grade. The coefficients are fitted to placed designs (``benchmarks/fmax.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from math import exp, log2
+from typing import Any
+
+from bitwright.build.target import Target
+
+_TABLE = "fmax.json"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Fmax as the model says it.
+
+    Attributes:
+        mhz: predicted.
+        error: of designs that the coefficients had not seen, the mean, as a share.
+    """
+
+    mhz: float
+    error: float
+
+    def words(self) -> str:
+        return f"predicted {self.mhz:.0f} MHz, within {self.error:.0%} on average"
+
+
+@cache
+def coefficients() -> dict[str, Any]:
+    """The committed table: family -> coefficients, errors, and what they come from."""
+    text = files("bitwright.build").joinpath(_TABLE).read_text(encoding="utf-8")
+    table: dict[str, Any] = json.loads(text)
+    return table
+
+
+def terms(lut: float, *, shell: bool, speed: str) -> dict[str, float]:
+    """What the logarithm of the period (ns) is a line through.
+
+    Args:
+        lut: packed LUTs, without those of the shell.
+        shell: whether it stands in the serial shell of a board.
+        speed: grade of the device.
+    """
+    return {
+        "one": 1.0,
+        "doublings": log2(lut),
+        "shell": float(shell),
+        f"grade {speed}": 1.0,
+    }
+
+
+def predicted_fmax(target: Target, lut: float, *, shell: bool) -> Prediction | None:
+    """Fmax of a design that has not been placed; None where no designs of the family, or of the
+    speed grade, were.
+
+    Args:
+        lut: of the design without its shell, by the cost model; what is smaller than all that were
+            placed is as fast as the smallest of them.
+    """
+    family = coefficients().get(target.family)
+    if family is None:
+        return None
+    line, lut = family["line"], max(lut, family["smallest_lut"])
+    found = terms(lut, shell=shell, speed=target.speed)
+    if any(name not in line for name in found):
+        return None
+    period = exp(sum(line[name] * value for name, value in found.items()))
+    return Prediction(1000.0 / period, family["error"]["mean"])

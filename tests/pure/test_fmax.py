@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fmax before place and route: the model against every placed design of docs/results."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+from benchmarks.fmax import error_of, fit, left_out, points
+from tests.hw_networks import digits_like
+
+from bitwright.build.clocks import clock_note, reachable_clock
+from bitwright.build.fmax import coefficients, predicted_fmax
+from bitwright.build.target import Target, load_target
+from bitwright.hw import analyse
+from bitwright.pipeline.recipe_hardware import HardwareSection
+from bitwright.pipeline.steps.map import choose_mapping, describe_mapping, predicted_clock
+
+
+def test_designs_that_the_fit_has_not_seen_are_predicted() -> None:
+    known = points()
+    assert len(known) >= 14
+    errors = [abs(error_of(p, mhz)) for p, mhz in zip(known, left_out(known), strict=True) if mhz]
+    assert len(errors) == len(known)
+    assert mean(errors) <= 0.05 and max(errors) <= 0.12
+    table = coefficients()["ecp5"]
+    assert table["error"]["mean"] == pytest.approx(mean(errors), abs=1e-4)
+    assert table["line"] == pytest.approx(fit(known), abs=1e-4)
+
+
+def test_the_model_says_what_its_points_say() -> None:
+    """Grade 6 in the shell: 114 MHz at 22 848 LUTs, 163 at 3 261; grade 8: 217."""
+    target = load_target("ecp5-45k")
+    large, small = (predicted_fmax(target, lut, shell=True) for lut in (22_848, 3_261))
+    assert large is not None and small is not None
+    assert large.mhz == pytest.approx(114, rel=0.05) and small.mhz == pytest.approx(163, rel=0.05)
+    fast = predicted_fmax(target.model_copy(update={"speed": "8"}), 3_261, shell=True)
+    assert fast is not None and fast.mhz == pytest.approx(217, rel=0.05)
+    tiny, least = (predicted_fmax(target, lut, shell=True) for lut in (1, 2_000))
+    assert tiny == least, "smaller than all that were placed"
+
+
+def test_nothing_is_predicted_of_what_was_never_placed() -> None:
+    assert predicted_fmax(load_target("ice40-hx8k"), 3_000, shell=True) is None
+    grade = load_target("ecp5-45k").model_copy(update={"speed": "7"})
+    assert predicted_fmax(grade, 3_000, shell=True) is None
+
+
+def _wanted(**fields: object) -> HardwareSection:
+    return HardwareSection.model_validate({"target": "ecp5-45k", **fields})
+
+
+def _target() -> Target:
+    return load_target("ecp5-45k")
+
+
+def test_rates_before_placing_are_said_at_the_predicted_clock() -> None:
+    wanted = _wanted(clock_mhz=250, target_fps=20_000)
+    hardware = choose_mapping(digits_like(), wanted, _target(), lambda *_: None)
+    predicted, row = (
+        predicted_clock(hardware, _target()),
+        describe_mapping(hardware, _target(), wanted),
+    )
+    assert predicted is not None and row.rated_mhz == predicted.mhz < 191
+    assert row.clock_note == (
+        f"asked for 250, not placed; predicted {predicted.mhz:.0f} MHz, within 5% on average"
+    )
+    assert reachable_clock(_target(), 100.0, predicted) == 100.0
+    assert clock_note(_target(), 100.0, predicted).startswith("asked for, not placed; predicted")
+
+
+def test_a_rate_is_folded_for_the_clock_that_is_predicted() -> None:
+    """Asked for at 190 MHz, which a design of that size does not reach."""
+    wanted = _wanted(clock_mhz=190, target_fps=300_000)
+    hardware = choose_mapping(digits_like(), wanted, _target(), lambda *_: None)
+    predicted = predicted_clock(hardware, _target())
+    assert predicted is not None and predicted.mhz < 180
+    assert 300_000 * analyse(hardware).interval <= 1.05 * predicted.mhz * 1e6
