@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -142,12 +143,14 @@ def test_windows_in_front_of_the_first_pixel(
 
 
 def _parallel(graph: Graph, seed: int) -> Folding:
-    """A random folding in which every window that can gives all its pixels in one beat."""
+    """A random folding in which every window gives all its pixels in one beat."""
     drawn = random_folding(graph, np.random.default_rng(seed), 16)
     nodes = dict(drawn.nodes)
     for node in template(graph):
-        if node.op == "window" and node.integer("groups") > 0:
+        if node.op == "window":
             nodes[node.name] = NodeFolding(parallel_window=1)
+        if node.op == "depthwise" and node.name in nodes:  # it follows its window
+            nodes[node.name] = replace(nodes[node.name], simd=None)
     return Folding(nodes)
 
 
@@ -155,11 +158,12 @@ def _parallel(graph: Graph, seed: int) -> Folding:
     "network",
     [
         digits_like,
+        lambda: Net((6, 5, 6), "uint4", "int4n", 4).depthwise(3, 1).threshold().finish(label=False),
         lambda: _lone_conv((3, 4, 4), (2, 1), {"padding": (2, 1, 0, 1), "groups": 2}),
         lambda: _lone_conv((9, 7, 2), (3, 2), {"padding": (1, 1, 1, 1), "dilation": (2, 3)}),
         lambda: _lone_conv((3, 3, 1), (2, 2), {"padding": (3, 0, 0, 1), "stride": (2, 1)}),
     ],
-    ids=["digits", "groups", "dilated", "border"],
+    ids=["digits", "depthwise", "groups", "dilated", "border"],
 )
 def test_parallel_windows(network: Callable[[], Graph], tmp_path: Path) -> None:
     graph = network()
