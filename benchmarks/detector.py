@@ -3,6 +3,7 @@
 scratch, in floating point and in 4 bits, over seeds; and on drawn scenes that nothing was tuned on.
 
     python benchmarks/detector.py raccoon --data DATA --seeds 0 1 2          # published weights
+    python benchmarks/detector.py raccoon --data DATA --points --seeds 0 1 2  # "variant B"
     python benchmarks/detector.py raccoon --data DATA --scratch --seeds 0 1 2
     python benchmarks/detector.py scenes --seeds 0                           # several objects
 
@@ -10,6 +11,9 @@ DATA holds ``raccoon-detection.zip`` and ``skynet/dac.weights`` (default: the en
 BITWRIGHT_DATA). Each seed is the recipe `my-detector` with other settings, up to step ``lower``, in
 a run directory below ``--out``: stopped, it goes on from its last epoch. A fifth of the images is
 held out, another cut for each seed. ``--write`` adds the figures to docs/results.
+
+``--points``: the thesis' second variant, with quantizers of 8 signed bits behind each pool and the
+concatenation, from the float network of the run without them, and trained alike from there on.
 """
 
 from __future__ import annotations
@@ -31,9 +35,15 @@ from bitwright.papers.skynet.weights import for_unit_inputs, load_skynet_weights
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.steps.names import step_folder
+from bitwright.pipeline.steps.train import WEIGHTS
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "detector.json"
 KINDS = ("disc", "box", "bar")
+#: The recipe's rule, and that of the points.
+POINTS = (
+    {"position": "last", "role": "weight", "format": "int8"},
+    {"type": "Hardtanh", "role": "activation", "format": "int8"},
+)
 
 
 def raccoon_settings(args: argparse.Namespace, seed: int) -> list[str]:
@@ -47,7 +57,23 @@ def raccoon_settings(args: argparse.Namespace, seed: int) -> list[str]:
         if args.scratch
         else f"model={{name: skynet, weights: {weights.resolve()}}}"
     )
-    return [model, f"data.path={args.data / 'raccoon-detection.zip'}", *common(args, seed)]
+    more = []
+    if args.points:
+        plain = (run_of(args, seed, points=False) / step_folder("train") / WEIGHTS).resolve()
+        model = f"model={{name: skynet, options: {{points: true}}, weights: {plain}}}"
+        more = ["train.float.epochs=0", f"quant.rules={json.dumps(POINTS)}"]
+    # Chosen on training and validation images; what is held out has no part in it.
+    augmented = {"jitter": 0.3, "flip": "true", "distort": "{}"}
+    words = "{" + ", ".join(f"{key}: {value}" for key, value in augmented.items()) + "}"
+    phases = ("float", "quantized.self_study", "quantized.tutor_study")
+    return [
+        model,
+        f"data.path={args.data / 'raccoon-detection.zip'}",
+        "task.options={anchors: 2, variant: overlap}",
+        *(f"train.{phase}.augmentation={words}" for phase in phases),
+        *common(args, seed, lr=0.004 if args.scratch else 0.001),
+        *more,
+    ]
 
 
 def scenes_settings(args: argparse.Namespace, seed: int) -> list[str]:
@@ -56,13 +82,13 @@ def scenes_settings(args: argparse.Namespace, seed: int) -> list[str]:
     return [
         f"data.path={folder}",
         "task.options={anchors: 3, objects: several, classes: true}",
-        *common(args, seed),
+        *common(args, seed, lr=0.004),
     ]
 
 
-def common(args: argparse.Namespace, seed: int) -> list[str]:
+def common(args: argparse.Namespace, seed: int, lr: float) -> list[str]:
     few = max(1, args.epochs // 4)
-    training = {"lr": 0.002, "weight_decay": 0.01, "ema": 0.97, "epochs": args.epochs}
+    training = {"lr": lr, "weight_decay": 0.01, "ema": 0.97, "epochs": args.epochs}
     settings = {f"train.float.{key}": value for key, value in training.items()}
     settings |= {
         "train.quantized.self_study.epochs": few,
@@ -113,11 +139,18 @@ def _thing(random: np.random.Generator, picture: Image.Image) -> str:
     return f"<object><name>{kind}</name><bndbox>{inside}</bndbox></object>"
 
 
+def run_of(args: argparse.Namespace, seed: int, *, points: bool) -> Path:
+    """The run directory of a seed."""
+    kind = f"{'-scratch' if args.scratch else ''}{'-points' if points else ''}"
+    name = f"{args.what}{kind}-{args.size[0]}x{args.size[1]}-{seed}"
+    found: Path = args.out / f"{name}-{args.epochs}"
+    return found
+
+
 def measure(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     """One seed: every metric on held-out images, float and in 4 bits."""
     settings = {"raccoon": raccoon_settings, "scenes": scenes_settings}[args.what](args, seed)
-    name = f"{args.what}{'-scratch' if args.scratch else ''}-{args.size[0]}x{args.size[1]}-{seed}"
-    run = args.out / f"{name}-{args.epochs}"
+    run = run_of(args, seed, points=args.points)
     Pipeline(load_recipe("my-detector", settings), run).build("lower")
     found: dict[str, Any] = {"seed": seed}
     for step, key in (("train", "float"), ("quantize", "w4a4")):
@@ -173,14 +206,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=("raccoon", "scenes"))
     parser.add_argument("--data", type=Path, default=os.environ.get("BITWRIGHT_DATA"))
-    parser.add_argument("--out", type=Path, default=Path("detector-runs"))
+    parser.add_argument("--out", type=Path, default=Path("runs") / "detector")
     parser.add_argument("--scratch", action="store_true", help="raccoon: fresh weights")
+    parser.add_argument("--points", action="store_true", help='raccoon: "variant B"')
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--size", type=int, nargs=2, default=(48, 96), metavar=("H", "W"))
+    parser.add_argument("--size", type=int, nargs=2, default=(64, 80), metavar=("H", "W"))
     parser.add_argument("--epochs", type=int, default=100, help="in floating point")
     parser.add_argument("--images", type=int, default=400, help="scenes: how many are drawn")
     parser.add_argument("--write", metavar="KEY", help="keep the figures under this key")
     args = parser.parse_args()
+    if args.points and (args.scratch or args.what != "raccoon"):
+        print("--points starts from a run of raccoon from published weights", file=sys.stderr)
+        return 2
     if args.what == "raccoon" and args.data is None:
         print("name the data folder with --data or BITWRIGHT_DATA", file=sys.stderr)
         return 2

@@ -65,12 +65,15 @@ SYSTEMS = {
     "e256": System(ENGINES["e256"], _SDRAM, 62.5),
     "e256-2": System(ENGINES["e256-2"], _SDRAM, 62.5),
     "ulx3s": System(ENGINES["e256"], SdramMemory(mhz=62.5), 62.5),
+    "e512": System(ENGINES["e512"], _SDRAM, 62.5),
     "e1024": System(ENGINES["e1024"], _SDRAM, 62.5),
     "zu9eg": System(
         replace(ENGINES["e2048"], constants=Constants(bytes_per_cycle=20.0)),
         MemoryModel(latency=60), 300.0,
     ),
 }  # fmt: skip
+#: Utilisation to reach in 4 bits with 1 024 products of them a cycle.
+_FOUR = {"densenet21": 0.75, "densenet37": 0.70, "densenet63": 0.60}
 #: Milliseconds of the published DPU (one B4096 at 300 MHz on the ZU9EG).
 _DPU_MS = {"densenet21": 0.69, "densenet37": 1.11, "densenet63": 1.78}
 #: Multipliers of an ECP5-85.
@@ -199,7 +202,8 @@ def write_table(rows: dict[str, Any]) -> None:
         "",
         "By `benchmarks/engine.py`. Cycles are those of `bitwright.engine.timing`, which tests "
         "hold to the simulated RTL, instruction by instruction. e256 (and e256-2, with two post "
-        "lanes a pixel), e1024: a memory of 0.45 words of 8 bytes a cycle and a latency of 20, "
+        "lanes a pixel), e512 (8x8x8, so 1 024 products of 4 bits a cycle), e1024: a memory of "
+        "0.45 words of 8 bytes a cycle and a latency of 20, "
         "62.5 MHz; ulx3s: E256 with the SDRAM of that board, by the controller's exact model, as "
         "`bitwright board` shows the cycles; zu9eg: 8x16x16 with two post lanes a pixel, a word of "
         "16 bytes a cycle, latency "
@@ -220,6 +224,8 @@ def write_table(rows: dict[str, Any]) -> None:
     for key, row in sorted(rows.items(), key=lambda item: item[0].split("@")[::-1]):
         name, engine = key.split("@")
         wanted = NETWORKS[name][3] if engine.startswith(("e256", "ulx3s")) else None
+        if engine == "e512, 4 bits":
+            wanted = _FOUR.get(name)
         waits = ", ".join(f"{u} {c:,}" for u, c in row["waits"].items() if c)
         faster = (
             f"{_DPU_MS[name] / row['ms']:.1f} x" if engine == "zu9eg" and name in _DPU_MS else ""

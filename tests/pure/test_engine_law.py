@@ -99,3 +99,35 @@ def test_parts_with_and_without_signs_are_copied() -> None:
     for config in CONFIGS:
         compare(builder.finish(*outputs), config, counts)
     assert counts["compared"] == len(CONFIGS)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.data())
+def test_neighbours_share_the_words_of_an_input(data: st.DataObject) -> None:
+    """A convolution of few channels, of any kernel, stride, dilation and padding; as a file too."""
+    draw, builder = data.draw, GraphBuilder("narrow", INTEGER)
+    height, width, channels = (
+        draw(st.integers(1, 9)),
+        draw(st.integers(4, 20)),
+        draw(st.integers(1, 5)),
+    )
+    kind = parse_format(draw(st.sampled_from(["uint8", "int8"])))
+    x = builder.input(
+        "x", TensorType((height, width, channels), kind, (1.0,), kind.min_level, kind.max_level)
+    )
+    across, stride = draw(st.integers(2, 4)), draw(st.integers(1, 3))
+    dilation = draw(st.integers(1, (width - 1) // (across - 1)))
+    padding = tuple(draw(st.integers(0, 3)) for _ in range(4))
+    seed = np.random.default_rng(draw(st.integers(0, 99)))
+    weight = seed.integers(-8, 8, (draw(st.sampled_from([3, 8, 17])), 1, across, channels))
+    attrs = {
+        "stride": (stride, stride), "dilation": (1, dilation), "padding": padding,
+        "weight_format": "int4", "weight_scale": (0.5,),
+    }  # fmt: skip
+    graph = builder.finish(builder.add("conv", (x,), attrs=attrs, params={"weight": weight}))
+    config = draw(st.sampled_from((ENGINES["e256"], ENGINES["e2048"])))
+    image = EngineImage.from_bytes(compile_graph(graph, config).to_bytes())
+    assert (image.inputs[0].columns is None) == (2 * channels > config.lanes)
+    feeds = random_feeds(graph, 1, np.random.default_rng(0))
+    expected, got = graph.run(feeds), image.run(feeds)
+    assert all(np.array_equal(expected[edge], got[edge]) for edge in expected)

@@ -206,7 +206,7 @@ def test_texts_of_toml_without_an_end_are_looked_at_once(line: str) -> None:
 
 
 def test_names_of_files_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    name = "a\x1b[2J\x9b2J\x07\r\x7f\tb\nc"
+    name = "a\x1b[2J\x9b2J\x07\r\x7f\u202e\u2066\tb\nc"
     for json_wanted in (False, True):
         output = Output(json_wanted)
         output.error("ModelError", name, name, name, 3)
@@ -215,8 +215,8 @@ def test_names_of_files_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[
             output.table(name, [name], [[name]], name)
         said = capsys.readouterr()
         for text in (said.out, said.err):
-            assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
-        assert "a\\x1b[2J\\x9b2J\\x07\\x0d\\x7f\tb\nc" in said.err
+            assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u2066]", text)
+        assert "a\\x1b[2J\\x9b2J\\x07\\x0d\\x7f\\u202e\\u2066\tb\nc" in said.err
     fields = json.loads(said.out)["error"]
     assert fields["message"] == name
 

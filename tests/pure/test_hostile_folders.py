@@ -29,6 +29,7 @@ from bitwright.data.image_files import damaged_files
 from bitwright.data.listing import list_images
 from bitwright.explore.sweep import check_folder
 from bitwright.hw.folding import load_folding
+from bitwright.jobs import run_jobs
 from bitwright.jobs.job import SCHEMA, Job
 from bitwright.low_precision.costs.given import read_costs
 from bitwright.papers.faces.pairs import parse_pairs
@@ -99,6 +100,22 @@ def test_a_result_with_other_figures_does_not_count(change: Any, tmp_path: Path)
     assert job.finished() is None
     (tmp_path / "failure.json").write_text(json.dumps({"kind": "Bug", "message": {"a": 1}}))
     assert job.failure() is None
+
+
+@pytest.mark.parametrize("link", ["points", "points/a", "points/a/job.log", "points/a/logs"])
+def test_a_job_writes_through_no_link(link: str, tmp_path: Path) -> None:
+    """What a job said was written over the file that ``job.log`` led to, in a sweep's folder."""
+    target = tmp_path / "target"
+    if link.endswith("log"):
+        target.write_text("mine")
+    else:
+        target.mkdir()
+    place = tmp_path / link
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(target)
+    (result,) = run_jobs([Job("n", "json:dumps", {}, tmp_path / "points" / "a")], workers=1)
+    assert result.failure is not None and "symbolic link" in result.failure.reason
+    assert target.read_text() == "mine" if target.is_file() else not any(target.rglob("*.*"))
 
 
 def test_a_design_has_no_100_000_files(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -45,12 +46,16 @@ def test_every_resolved_key_of_a_recipe_is_listed() -> None:
 
 def test_the_listed_keys_of_a_policy_are_those_that_are_read() -> None:
     """An impossible value is refused as such under every listed key, never as an unknown key."""
-    policy, operand, rule = quant_keys()
+    policy, operand, rule, brevitas = quant_keys()
     places = {key.path: {key.path.split(".")[1]: object()} for key in policy.keys}
     places |= {key.path: {"weight": {_last(key.path): object()}} for key in operand.keys}
     for key in rule.keys:
         entry = {"role": "weight", "format": "int8"} | {_last(key.path): object()}
         places[key.path] = {"rules": [entry]}
+    for key in brevitas.keys:
+        name = re.sub(r"\[?prefix_]?", "weight_", key.path.removeprefix("quant."))
+        places[key.path] = {name: object(), "bit_width": 4}
+        places[f"{key.path} of a rule"] = {"rules": [{name: object()}]}
     for path, data in places.items():
         with pytest.raises(RecipeError) as caught:
             Policy.from_dict(data)

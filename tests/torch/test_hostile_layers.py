@@ -27,7 +27,7 @@ from bitwright.interop.network_passes import never_negative
 from bitwright.interop.network_to_torch import module_of, module_paths
 from bitwright.interop.packed_model import load_packed_model
 from bitwright.ir import Graph
-from bitwright.quantize import Policy, apply
+from bitwright.quantize import Policy, apply, convert
 
 NAN, INF, HUGE = float("nan"), float("inf"), 10**30
 WEIGHT = {"weight": np.ones((2, 1, 3, 3), np.float32)}
@@ -178,6 +178,19 @@ def test_layers_behind_each_other_are_no_functions_inside_functions() -> None:
     long = _chain(ops.Dropout(0.5), 1200, 1)
     flat = Layer("f", ops.Flatten(), (long[-1].name,))
     assert _frozen(net(*_conv("x"), *long, flat, dense)).outputs
+
+
+def test_activations_have_a_largest_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 000 of them, a file of 200 kB, took 3 GB for their histograms."""
+    monkeypatch.setattr(convert, "_MOST_QUANTIZERS", 20)
+    for count, fits in ((18, True), (20, False)):
+        long = _chain(ops.Activation("relu"), count, 1)
+        network = net(*_conv("x"), *long, Layer("f", ops.Flatten(), (long[-1].name,)))
+        if fits:
+            assert _frozen(network).outputs
+            continue
+        with pytest.raises(ModelError, match="22 activations to quantize; at most 20"):
+            _frozen(network)
 
 
 def test_an_order_is_restored_by_a_matrix_that_fits() -> None:

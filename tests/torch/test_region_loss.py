@@ -11,7 +11,7 @@ import torch
 
 from bitwright.base.errors import DataError, ModelError
 from bitwright.data.detection_boxes import ANCHORS, decode, iou
-from bitwright.tasks.region_loss import RegionLoss
+from bitwright.tasks.region_loss import RegionLoss, complete_iou
 
 H, W = 4, 6
 
@@ -22,7 +22,7 @@ def sigmoid(v: float) -> float:
 
 def by_loops(output: np.ndarray, truth: list[np.ndarray], variant: str) -> float:
     """One cell after another, with nothing shared but the overlap of two boxes."""
-    coordinate, obj, empty = [], [], []
+    coordinate, obj, empty, off = [], [], [], []
     for image, boxes in zip(output, truth, strict=True):
         owner = {}
         for box in boxes:
@@ -48,12 +48,27 @@ def by_loops(output: np.ndarray, truth: list[np.ndarray], variant: str) -> float
                         error += (t[3] - math.log(gh / ANCHORS[a][1])) ** 2
                         share = gw * gh / (W * H)
                         coordinate.append(error * (1 if variant == "summed" else 2 - share))
+                        off.append(1 - complete(cx * W, cy * H, w * W, h * H, gx, gy, gw, gh))
                         obj.append((conf - (iou(mine, box) if variant == "summed" else 1)) ** 2)
                     elif max((float(iou(mine, box)) for box in boxes), default=0) <= 0.6:
                         empty.append(conf**2)
     if variant == "summed":
         return float(sum(coordinate) + 5 * sum(obj) + sum(empty)) / 2
-    return float(np.mean(coordinate or 0) + 5 * np.mean(obj or 0) + np.mean(empty))
+    found = np.mean(coordinate or 0) + 5 * np.mean(obj or 0) + np.mean(empty)
+    return float(found + (np.mean(off or 0) if variant == "overlap" else 0))
+
+
+def complete(*sides: float) -> float:
+    """CIoU as its paper prints it, of two boxes by centre, width and height."""
+    x, y, w, h, gx, gy, gw, gh = sides
+    mine = [x - w / 2, y - h / 2, x + w / 2, y + h / 2]
+    true = [gx - gw / 2, gy - gh / 2, gx + gw / 2, gy + gh / 2]
+    overlap = float(iou(np.array(mine), np.array(true)))
+    across = max(mine[2], true[2]) - min(mine[0], true[0])
+    down = max(mine[3], true[3]) - min(mine[1], true[1])
+    far = ((x - gx) ** 2 + (y - gy) ** 2) / (across**2 + down**2)
+    v = 4 / math.pi**2 * (math.atan(gw / gh) - math.atan(w / h)) ** 2
+    return overlap - far - (v * v / (1 - overlap + v) if v else 0)
 
 
 def boxes(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -61,7 +76,7 @@ def boxes(rng: np.random.Generator, count: int) -> np.ndarray:
     return np.concatenate([low, low + rng.uniform(0.05, 0.4, (count, 2))], axis=1)
 
 
-@pytest.mark.parametrize("variant", ["summed", "averaged"])
+@pytest.mark.parametrize("variant", ["summed", "averaged", "overlap"])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_loss_is_the_printed_one(variant: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -70,6 +85,18 @@ def test_the_loss_is_the_printed_one(variant: str, seed: int) -> None:
     loss = RegionLoss(variant=variant)
     found = loss(torch.from_numpy(output), [torch.from_numpy(t) for t in truth])
     assert found.item() == pytest.approx(by_loops(output, truth, variant), rel=1e-10)
+
+
+def test_the_overlap_itself_is_trained() -> None:
+    """It is 1 of equal boxes alone, and boxes apart are drawn together."""
+    box = torch.tensor([2.0, 2.0, 1.0, 1.5])
+    assert complete_iou(box, box).item() == pytest.approx(1)
+    far = torch.tensor([4.0, 3.0, 1.0, 1.5], requires_grad=True)
+    value = complete_iou(far, box)
+    assert value.item() < 0
+    value.backward()
+    assert far.grad is not None
+    assert (far.grad[:2] < 0).all()  # nearer is better
 
 
 def test_boxes_that_overlap_enough_are_left_alone() -> None:

@@ -18,6 +18,8 @@ from bitwright.models import build_model
 from bitwright.models.skynet import SkyNet, folded_weights
 from bitwright.papers.skynet.reference import evaluate_skynet
 from bitwright.papers.skynet.weights import load_skynet_weights
+from bitwright.quantize import Policy, apply
+from bitwright.quantize.activation_quantizer import ActivationQuantizer
 
 h5py = pytest.importorskip("h5py")
 
@@ -82,6 +84,25 @@ def write(path: Path, change: Callable[[dict[str, np.ndarray]], object]) -> Path
         for name, array in arrays.items():
             file[name] = array
     return path
+
+
+def test_points_are_where_a_policy_may_quantize_anew() -> None:
+    """The document's variant B: beside variant A's, four of 8 bits; the fifth is the input's."""
+    torch.manual_seed(0)
+    plain, pointed = (SkyNet(width=0.1, points=points).eval() for points in (False, True))
+    pointed.load_state_dict(plain.state_dict())
+    x = torch.rand(2, 3, 16, 32)
+    assert torch.equal(pointed(x), plain(x))
+    rules = [{"type": "Hardtanh", "role": "activation", "format": "int8"}]
+    made = {}
+    for name, model in (("A", plain), ("B", pointed)):
+        policy = Policy.from_dict({"activation": "uint4", "rules": rules if name == "B" else []})
+        converted = apply(model, policy, "train", x).eval()
+        kinds = [m.format.name for m in converted.modules() if isinstance(m, ActivationQuantizer)]
+        made[name] = {kind: kinds.count(kind) for kind in kinds}
+        frozen = apply(converted, policy, "freeze")
+        assert torch.equal(frozen(x), converted(x))
+    assert made == {"A": {"uint8": 1, "uint4": 12}, "B": {"uint8": 1, "uint4": 12, "int8": 4}}
 
 
 def test_a_file_of_our_own_is_read_back(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from bitwright.base.errors import DataError
-from bitwright.base.files import open_regular
 from bitwright.base.memory import machine_memory, ran_out, too_little
+from bitwright.base.regular import open_regular
 
 FREE = 256 << 20
 RATIO = 100

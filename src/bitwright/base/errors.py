@@ -51,6 +51,20 @@ class ModelError(BitwrightError):
     exit_code = 3
 
 
+class NoHardware(ModelError):
+    """A node of a graph has no hardware, or no mapping.
+
+    Args:
+        node: its name.
+    """
+
+    def __init__(
+        self, message: str, *, node: str, where: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.node = node
+
+
 class DataError(BitwrightError):
     """A data set or checkpoint file is missing, corrupt or truncated."""
 

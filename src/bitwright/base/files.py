@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing files so that what is there is whole: temporary file, flush to disk, rename; locks.
-
-What a stranger may have put in their place is opened as a regular file or not at all: a named pipe
-would be waited for without end, a device such as ``/dev/zero`` read without end.
-"""
+"""Writing files so that what is there is whole: temporary file, flush to disk, rename; locks."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import hashlib
-import io
 import json
 import os
 import re
@@ -25,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO, TypeVar
 
 from bitwright.base.errors import DataError, RunError
+from bitwright.base.regular import kind_of, open_regular
 
 T = TypeVar("T")
 _LOCK_POLL_S = 0.1
@@ -41,13 +37,6 @@ _TOML_TEXTS = re.compile(
     re.DOTALL,
 )
 _TOML_SIGNS = re.compile(r"[=,\[\]{}\n]")  # between two of them lies one key or one value
-_KINDS = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a folder",
-}
 MOST_TEXT = 64 << 20
 """Bytes of a description that are read: of a design, of a run, of what came of a step."""
 MOST_DATA = 1 << 30
@@ -133,15 +122,6 @@ def flush_entries(folder: Path) -> None:
         os.close(handle)
 
 
-def open_regular(path: Path) -> io.BufferedReader:
-    """Open a file for reading, of whatever origin.
-
-    Raises:
-        OSError: it is missing, may not be read, or is no regular file.
-    """
-    return open(path, "rb", opener=_regular_opener)
-
-
 def regular_size(path: Path) -> int:
     """Bytes of a file; see `open_regular`, after which a library may open it by its name."""
     with open_regular(path) as file:
@@ -165,21 +145,6 @@ def file_inside(folder: Path, name: str) -> Path:
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
     return path
-
-
-def _regular_opener(path: str, flags: int) -> int:
-    handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)  # a pipe's writer is not waited for
-    mode = os.fstat(handle).st_mode
-    if stat.S_ISREG(mode):
-        return handle
-    os.close(handle)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise OSError(errno.EINVAL, f"it is {_kind(mode)}, expected a regular file", path)
-
-
-def _kind(mode: int) -> str:
-    return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
 def read_bytes(path: Path, *, hint: str | None = None, most: int = MOST_DATA) -> bytes:
@@ -475,7 +440,7 @@ def _lock_opener(path: str, flags: int) -> int:
         return handle
     os.close(handle)
     regular = stat.S_ISREG(status.st_mode)
-    raise _no_lock(path, "a hard link to another file" if regular else _kind(status.st_mode))
+    raise _no_lock(path, "a hard link to another file" if regular else kind_of(status.st_mode))
 
 
 def _no_lock(path: Path | str, what: str) -> RunError:

@@ -3,9 +3,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from bitwright.base.figures import Resources
+
+#: A clock in MHz, bits a second of a line, clock cycles: figures that others are divided by come
+#: from records that may be anybody's.
+Mhz = Annotated[float, Field(gt=0, le=1e6)]
+Baud = Annotated[float, Field(gt=0, le=1e9)]
+Cycles = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class Record(BaseModel):

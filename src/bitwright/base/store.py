@@ -41,11 +41,11 @@ from bitwright.base.files import (
     file_inside,
     flush,
     flush_entries,
-    open_regular,
     parse_json,
     read_bytes,
     sha256_file,
 )
+from bitwright.base.regular import open_regular
 
 _log = logging.getLogger(__name__)
 

@@ -21,6 +21,7 @@ from bitwright.base.described import validated
 from bitwright.base.errors import RunError
 from bitwright.base.figures import Figure, Resources, Source
 from bitwright.base.files import atomic_write, regular_bytes
+from bitwright.base.records import Baud, Mhz
 from bitwright.base.tools.process import Tick
 from bitwright.build.clocks import check_clock
 from bitwright.build.nextpnr import PnrOptions, PnrResult, best_of_seeds, pack_bitstream
@@ -120,7 +121,7 @@ class ImplementResult:
     target: str
     part: str
     flow: str
-    clock_mhz: float
+    clock_mhz: Mhz
     figures: Mapping[str, Figure]
     capacity: Resources
     design: Resources
@@ -128,12 +129,12 @@ class ImplementResult:
     instances: Mapping[str, Resources]
     critical_path: CriticalPath | None
     clock_met: bool | None
-    bitstream_clock_mhz: float | None
+    bitstream_clock_mhz: Mhz | None
     seed: int | None
     files: Mapping[str, str]
     runs: Mapping[str, ToolRun]
     notes: tuple[str, ...]
-    baud: float | None = None
+    baud: Baud | None = None
     missed_mhz: float | None = None
 
     def to_json(self) -> str:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from bitwright.base.errors import ToolError
-from bitwright.base.files import open_regular
+from bitwright.base.regular import open_regular
 from bitwright.base.tools.finder import locate, run_tool
 from bitwright.build.target import Board
 

@@ -21,6 +21,7 @@ from bitwright.cli import (
     formats,
     models,
     show,
+    splitting,
 )
 from bitwright.cli import search as searching
 from bitwright.cli.options import (
@@ -161,6 +162,7 @@ app.command()(compare.diff)
 app.command()(benchmark.bench)
 app.command("import")(conversion.import_)
 app.command()(conversion.export)
+app.command()(splitting.split)
 app.command()(conversion.database)
 app.command()(searching.search)
 app.command()(experiments.study)

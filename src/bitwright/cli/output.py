@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 
 #: All but newline and tab. They come from names in files of strangers, and a terminal obeys them.
-#: Halves of surrogate pairs stand for bytes of names that are no text, and cannot be printed.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+#: Halves of surrogate pairs stand for bytes of names that are no text, and cannot be printed; signs
+#: that turn the direction of a line make it read as something else.
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def printable(text: str) -> str:

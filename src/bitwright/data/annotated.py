@@ -28,7 +28,7 @@ import numpy as np
 
 from bitwright.base.errors import DataError
 from bitwright.base.progress import Progress, no_progress
-from bitwright.data.coco import image_named, parse_coco
+from bitwright.data.coco import ImageNames, parse_coco
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, check_growth, decode_map, read_size
 from bitwright.data.detection import Room, annotation_of, check_box, read_voc
@@ -196,12 +196,9 @@ def _from_csv(files: _Files) -> _Named | None:
 
 def _from_coco(files: _Files) -> _Named | None:
     named: _Named = {}
-    known: dict[str, list[str]] = {}
-    for name in files.names:
-        known.setdefault(PurePosixPath(name).name, []).append(name)
     has_table = False
     room = Room.of(files.listing.path)
-    for folder in _folders(files.names):
+    for folder, below in _folders(files.names).items():
         for file in COCO_FILES:
             place = f"{folder}/{file}".lstrip("/")
             content = files.optional(place)
@@ -209,12 +206,9 @@ def _from_coco(files: _Files) -> _Named | None:
                 continue
             has_table = True
             room.take(len(content), files.where(place))
-            inside = {
-                last: [path for path in paths if path.startswith(f"{folder}/" if folder else "")]
-                for last, paths in known.items()
-            }
+            inside = ImageNames(below)
             for said, boxes in parse_coco(content, files.where(place)).items():
-                image = image_named(said, inside, files.where(place))
+                image = inside.named(said, files.where(place))
                 if image in named:
                     raise DataError("lists an image a second time", where=files.where(place))
                 named[image] = [(sys.intern(b.category), b.edges, b.where) for b in boxes]
@@ -255,9 +249,10 @@ def _box_classes(files: _Files, named: _Named) -> Classes:
     if given is None:
         return tuple(sorted({label for each in named.values() for label, *_ in each}))
     classes = _lines_of(given, files.where(_CLASSES))
+    known = frozenset(classes)
     for each in named.values():
         for label, _, where in each:
-            if label not in classes:
+            if label not in known:
                 raise DataError(
                     f"has a box of the class {label!r:.80}",
                     where=where,
@@ -407,9 +402,13 @@ def _lines_of(content: bytes, where: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip())
 
 
-def _folders(names: Sequence[str]) -> list[str]:
-    """Where files of labels may lie: at the top, and in each folder there."""
-    return sorted({"", *(PurePosixPath(name).parts[0] for name in names if "/" in name)})
+def _folders(names: Sequence[str]) -> dict[str, list[str]]:
+    """Where files of labels may lie, at the top and in each folder there, -> the images below."""
+    found: dict[str, list[str]] = {"": list(names)}
+    for name in names:
+        if "/" in name:
+            found.setdefault(PurePosixPath(name).parts[0], []).append(name)
+    return dict(sorted(found.items()))
 
 
 def _text(content: bytes, where: str) -> str:

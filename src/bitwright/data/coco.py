@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -103,23 +103,42 @@ def _rows(table: Any, key: str, where: str) -> list[Mapping[str, Any]]:
     return rows
 
 
-def image_named(name: str, known: Mapping[str, list[str]], where: str) -> str:
-    """The image of a data set that a ``file_name`` means: the one whose path ends with it.
+class ImageNames:
+    """The images of a data set by the ends of their paths.
 
     Args:
-        known: last part of a path -> the paths that end so.
-
-    Raises:
-        DataError: there is none, or there are several.
+        paths: of all images.
     """
-    wanted = PurePosixPath(name.replace("\\", "/")).parts
-    paths = known.get(wanted[-1], []) if wanted else []
-    found = [path for path in paths if PurePosixPath(path).parts[-len(wanted) :] == wanted]
-    if len(found) != 1:
-        raise DataError(
-            f"names {name!r:.200}, " + ("which is no image here" if not found else
-            f"which {found[0]} and {found[1]} both may be"),
-            where=where,
-            hint="file_name is a path that ends the image's",
-        )  # fmt: skip
-    return found[0]
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._parts = [(path, PurePosixPath(path).parts) for path in paths]
+        self._deepest = max((len(parts) for _, parts in self._parts), default=0)
+        self._by_end: dict[int, dict[tuple[str, ...], list[str]]] = {}
+
+    def named(self, name: str, where: str) -> str:
+        """The image that a ``file_name`` means: the one whose path ends with it.
+
+        Raises:
+            DataError: there is none, or there are several.
+        """
+        wanted = PurePosixPath(name.replace("\\", "/")).parts
+        found = self._ends(len(wanted)).get(wanted, []) if wanted else []
+        if len(found) != 1:
+            raise DataError(
+                f"names {name!r:.200}, " + ("which is no image here" if not found else
+                f"which {found[0]} and {found[1]} both may be"),
+                where=where,
+                hint="file_name is a path that ends the image's",
+            )  # fmt: skip
+        return found[0]
+
+    def _ends(self, count: int) -> Mapping[tuple[str, ...], list[str]]:
+        """Last parts of a path, so many, -> the paths; made once for each number of parts."""
+        if count > self._deepest:
+            return {}
+        if count not in self._by_end:
+            table = self._by_end[count] = {}
+            for path, parts in self._parts:
+                if len(parts) >= count:
+                    table.setdefault(parts[-count:], []).append(path)
+        return self._by_end[count]

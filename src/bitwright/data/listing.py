@@ -16,7 +16,8 @@ from typing import IO, Protocol
 
 from bitwright.base.archives import check_members, opened_zip, unpacking
 from bitwright.base.errors import DataError
-from bitwright.base.files import open_regular, read_most
+from bitwright.base.files import read_most
+from bitwright.base.regular import open_regular
 
 EXTENSIONS = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".gif", ".tif", ".tiff", ".webp"}

@@ -217,13 +217,14 @@ class EngineConfig:
         return EngineConfig(**rest, constants=Constants(**inner))
 
 
-#: The engines with names; E256 is the one for an ECP5-85, E256-INT8 the same without lanes of 4
-#: bits, E256-2 has two post lanes a pixel.
+#: The engines with names, by their products of 8 bits; E256 is the one for an ECP5-85, E256-INT8
+#: the same without lanes of 4 bits, E256-2 has two post lanes a pixel, as all larger ones have.
 ENGINES = {
     "e128": EngineConfig(pixels=2, feature_words=1 << 14),
     "e256": EngineConfig(),
     "e256-int8": EngineConfig(nibbles=False),
     "e256-2": EngineConfig(post_lanes=2),
-    "e1024": EngineConfig(pixels=16, weight_rows=1 << 11),
-    "e2048": EngineConfig(pixels=8, lanes=16, outputs=16, weight_rows=1 << 11, post_lanes=2),
+    "e512": EngineConfig(pixels=8, weight_rows=1 << 11, post_lanes=2),
+    "e1024": EngineConfig(pixels=16, weight_rows=1 << 11, post_lanes=2),
+    "e2048": EngineConfig(pixels=8, lanes=16, outputs=16, weight_rows=1 << 12, post_lanes=2),
 }

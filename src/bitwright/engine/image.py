@@ -8,6 +8,7 @@ the chip.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import struct
@@ -35,6 +36,31 @@ _MAGIC = b"BWENGINE"
 _VERSION = 1
 
 
+@dataclass(frozen=True)
+class Columns:
+    """An image's rows as words that hold several neighbours each: in column x, block t of the
+    lanes is the pixel ``x + t * step - left`` of the row, or 0 where there is none.
+
+    Attributes:
+        image: pixels of the image's row; width: words of it.
+        taps: blocks of a word, each of all channels.
+    """
+
+    image: int
+    width: int
+    taps: int
+    step: int
+    left: int
+
+    def spread(self, levels: IntArray) -> IntArray:
+        """(rows, columns, channels) -> (rows, width, taps * channels)."""
+        block = np.arange(self.taps) * self.step - self.left
+        at = np.arange(self.width)[:, np.newaxis] + block
+        inside = (at >= 0) & (at < self.image)
+        found = levels[:, np.where(inside, at, 0)] * inside[..., np.newaxis]
+        return found.reshape(len(levels), self.width, -1)
+
+
 @dataclass(frozen=True, eq=False)
 class Region:
     """Where an input or output of the network lies.
@@ -43,9 +69,10 @@ class Region:
         edge: its name in the graph.
         kind: its type there.
         word: the first word; planes, pixels: ``planes`` x ``pixels`` words.
-        places: channel -> lane, through all planes.
+        places: channel -> lane, through all planes; with ``columns`` of each block.
         signs: of each plane: 1 for two's complement.
         bits: of an element: 8, or 32 for raw sums.
+        columns: what a word of an input holds, if it is not one pixel.
     """
 
     edge: str
@@ -56,6 +83,7 @@ class Region:
     places: IntArray
     signs: tuple[int, ...]
     bits: int = 8
+    columns: Columns | None = None
 
     @property
     def words(self) -> int:
@@ -63,6 +91,8 @@ class Region:
 
     def pack(self, levels: IntArray, lanes: int) -> Bytes:
         """One frame ``shape`` of levels as words; lanes without a channel are 0."""
+        if self.columns is not None:
+            levels = self.columns.spread(levels)
         table = np.zeros((self.pixels, self.planes * lanes), np.uint8)
         table[:, self.places] = (levels.reshape(self.pixels, -1) & 255).astype(np.uint8)
         words = table.reshape(self.pixels, self.planes, lanes).transpose(1, 0, 2)
@@ -252,6 +282,7 @@ def _image(
         return Region(
             r.edge, r.kind(config.lanes, table.words), r.word, r.planes, r.pixels,
             np.array(r.places, np.int64), tuple(r.signs), r.bits,
+            None if r.columns is None else Columns(**r.columns.model_dump()),
         )  # fmt: skip
 
     inputs, outputs = (tuple(map(region, each)) for each in (table.inputs, table.outputs))
@@ -274,7 +305,9 @@ def load_image(path: Path) -> EngineImage:
 
 
 def _region_json(region: Region) -> dict[str, Any]:
+    columns = region.columns
     return {
+        **({} if columns is None else {"columns": dataclasses.asdict(columns)}),
         "edge": region.edge, "type": str(region.kind), "word": region.word,
         "planes": region.planes, "pixels": region.pixels, "bits": region.bits,
         "places": region.places.tolist(), "signs": list(region.signs),

@@ -15,6 +15,16 @@ _Count = Annotated[int, Field(ge=0, lt=1 << 48, strict=True)]
 _Positive = Annotated[int, Field(gt=0, lt=1 << 48, strict=True)]
 
 
+class ColumnsTable(Strict):
+    """See `bitwright.engine.image.Columns`."""
+
+    image: _Positive
+    width: _Positive
+    taps: _Positive
+    step: _Positive
+    left: _Count
+
+
 class RegionTable(Strict):
     """See `bitwright.engine.image.Region`."""
 
@@ -26,6 +36,7 @@ class RegionTable(Strict):
     bits: Literal[8, 32]
     places: list[_Count]
     signs: list[Annotated[int, Field(ge=-1, le=1, strict=True)]]
+    columns: ColumnsTable | None = None
 
     def kind(self, lanes: int, words: int) -> TensorType:
         """The type of its edge.
@@ -40,9 +51,14 @@ class RegionTable(Strict):
         kind = parse_type(self.type)
         if self.word + self.planes * self.pixels > words:
             raise ValueError(f"{self.edge!r:.80} does not lie within {words} words")
-        if prod(kind.shape[:-1]) != self.pixels:
+        pixels, taps = prod(kind.shape[:-1]), 1
+        if self.columns is not None:
+            if len(kind.shape) != 3 or self.columns.image != kind.shape[1]:
+                raise ValueError(f"{self.edge!r:.80} has other columns than {kind}")
+            pixels, taps = kind.shape[0] * self.columns.width, self.columns.taps
+        if pixels != self.pixels:
             raise ValueError(f"{self.edge!r:.80} has {self.pixels} pixels, and is {kind}")
-        if len(self.places) != kind.channels or len(self.signs) != self.planes:
+        if len(self.places) != taps * kind.channels or len(self.signs) != self.planes:
             raise ValueError(f"{self.edge!r:.80} has other channels or planes than {kind}")
         if max(self.places) >= self.planes * lanes * 8 // self.bits:
             raise ValueError(f"{self.edge!r:.80} has a channel behind its last plane")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from bitwright.base.files import atomic_write
@@ -53,7 +52,7 @@ def export_host(description: Description, folder: Path) -> dict[str, str]:
     atomic_write(folder / FILE, description.to_json())
     atomic_write(folder / HEADER, c_header(description))
     for name in C_FILES:
-        shutil.copyfile(_C / name, folder / name)
+        atomic_write(folder / name, (_C / name).read_bytes())
     return {"board_description": FILE, "c_host": C_FILES[1], "c_host_header": C_FILES[0],
             "c_design": HEADER}  # fmt: skip
 
@@ -66,7 +65,7 @@ def export_engine_host(description: Description, folder: Path) -> dict[str, str]
     atomic_write(folder / FILE, description.to_json())
     atomic_write(folder / HEADER, c_header(description))
     for name in ENGINE_C_FILES:
-        shutil.copyfile(_C / name, folder / name)
+        atomic_write(folder / name, (_C / name).read_bytes())
     return {
         "board_description": FILE, "c_host": ENGINE_C_FILES[3], "c_host_header": ENGINE_C_FILES[2],
         "c_design": HEADER,

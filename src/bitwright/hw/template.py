@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from bitwright.base.errors import ModelError
+from bitwright.base.errors import ModelError, NoHardware
 from bitwright.base.names import NameCounter
 from bitwright.formats import parse_format
 from bitwright.hw.blocks.requant import MAX_OUT_BITS, ROUNDINGS
@@ -24,27 +24,40 @@ def template(graph: Graph) -> Graph:
     FIFOs.
 
     Raises:
-        ModelError: a node has no hardware.
+        NoHardware: of a node.
+        ModelError: an input is an output too, or nothing reads an edge.
     """
     builder = GraphBuilder(graph.name, HARDWARE)
     streams = _Streams(graph, builder)
     for edge in graph.inputs:
         streams.define_input(edge)
     for node in graph:
-        own = taken(node, tuple(graph.types[edge] for edge in node.inputs))
-        if own is not None:
-            _map_same(own, streams)
-            continue
-        if node.op not in _MAPPERS:
-            known = f"operations with hardware are {', '.join(sorted(_MAPPERS))}"
-            raise _no_hardware(node, f"the operation {node.op!r} has no hardware block", known)
-        _check_codes(node, graph)
-        _MAPPERS[node.op](node, streams)
+        try:
+            _map_node(node, streams)
+        except NoHardware:
+            raise
+        except ModelError as error:
+            where, hint = error.where, error.hint
+            raise NoHardware(error.message, node=node.name, where=where, hint=hint) from error
     return builder.finish(*(streams.outputs[edge] for edge in graph.outputs))
 
 
-def _no_hardware(node: Node, what: str, hint: str) -> ModelError:
-    return ModelError(what, where=node.source or node.name, hint=hint)
+def _map_node(node: Node, streams: _Streams) -> None:
+    """The blocks of a node: the user's own, or those of its operation."""
+    graph = streams.graph
+    own = taken(node, tuple(graph.types[edge] for edge in node.inputs))
+    if own is not None:
+        _map_same(own, streams)
+        return
+    if node.op not in _MAPPERS:
+        known = f"operations with hardware are {', '.join(sorted(_MAPPERS))}"
+        raise _no_hardware(node, f"the operation {node.op!r} has no hardware block", known)
+    _check_codes(node, graph)
+    _MAPPERS[node.op](node, streams)
+
+
+def _no_hardware(node: Node, what: str, hint: str) -> NoHardware:
+    return NoHardware(what, node=node.name, where=node.source or node.name, hint=hint)
 
 
 # What moves values without computing with them, compares them, or multiplies them.

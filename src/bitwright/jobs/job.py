@@ -83,11 +83,12 @@ class Job:
         """Make the folder and say in it what is to be done.
 
         Raises:
-            RunError: it cannot be written.
+            RunError: it cannot be written, or there is a link by which a job would write elsewhere.
         """
         fields = {"schema": SCHEMA, "name": self.name, **self.request, "threads": threads}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self._check_links()
             for name in (RESULT, FAILURE):
                 (self.folder / name).unlink(missing_ok=True)
             atomic_write(self.folder / JOB, json.dumps(fields, indent=1) + "\n")
@@ -97,6 +98,16 @@ class Job:
                 where=str(error.filename or self.folder),
                 hint="name a folder that you may write to, on a disk with room",
             ) from error
+
+    def _check_links(self) -> None:
+        """Whoever made the folder may be a stranger, whose job is gone on with here."""
+        for place in (self.folder.parent, self.folder, *self.folder.iterdir()):
+            if place.is_symlink():
+                raise RunError(
+                    "is a symbolic link, by which a job would write elsewhere",
+                    where=str(place),
+                    hint="remove it, or put a folder or file of its own in its place",
+                )
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 
 from bitwright.base.errors import GraphError
 from bitwright.ir import Graph, GraphBuilder, IntArray, Node
+from bitwright.ir.executor import Executor
 
 #: Levels of a batch by edge -> levels of a batch by edge.
 Run = Callable[[Mapping[str, IntArray]], dict[str, IntArray]]
+#: What computes the levels of a part.
+Maker = Callable[[Graph], Run]
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ def split_graph(graph: Graph, places: Mapping[str, str]) -> tuple[Part, ...]:
 def _part(graph: Graph, nodes: list[Node], name: str) -> Graph:
     made = {edge for node in nodes for edge in node.outputs}
     inside = {node.name for node in nodes}
+    given = frozenset(graph.outputs)
     builder = GraphBuilder(name, graph.dialect)
     for edge in dict.fromkeys(edge for node in nodes for edge in node.inputs):
         if edge not in made:
@@ -71,7 +75,7 @@ def _part(graph: Graph, nodes: list[Node], name: str) -> Graph:
     read = [
         edge
         for edge in (e for node in nodes for e in node.outputs)
-        if edge in graph.outputs or any(c.name not in inside for c in graph.consumers(edge))
+        if edge in given or any(c.name not in inside for c in graph.consumers(edge))
     ]
     return builder.finish(*read)
 
@@ -94,3 +98,47 @@ def run_parts(
     for part, run in zip(parts, runs, strict=True):
         values |= run({edge: values[edge] for edge in part.graph.inputs})
     return {edge: values[edge] for edge in graph.outputs}
+
+
+class Parted:
+    """Runs a graph in parts, one after the other, from any thread.
+
+    Args:
+        graph: the whole.
+        parts: of `split_graph`.
+        makers: by place, what computes the parts there; those of other places run in the executor.
+        threads: of each executor.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        parts: tuple[Part, ...],
+        makers: Mapping[str, Maker],
+        threads: int | None = None,
+    ) -> None:
+        def executor(graph: Graph) -> Run:
+            return Executor(graph, threads).run
+
+        self.graph, self.parts = graph, parts
+        self._runs = tuple(makers.get(part.place, executor)(part.graph) for part in parts)
+
+    def run(self, feeds: Mapping[str, IntArray]) -> dict[str, IntArray]:
+        """Levels of the outputs, as `Graph.run` of the whole gives them."""
+        return run_parts(self.graph, self.parts, self._runs, feeds)
+
+    def __call__(self, images: IntArray) -> dict[str, IntArray]:
+        """The same of a network with one input: levels ``(N, *shape)``.
+
+        Raises:
+            GraphError: images of another size than the network's.
+        """
+        (edge,) = self.graph.inputs
+        wanted = self.graph.types[edge].shape
+        if images.shape[1:] != wanted:
+            raise GraphError(
+                f"the network takes images of {wanted}, these are of {images.shape[1:]}",
+                where=self.graph.name,
+                hint="compile the network for this size",
+            )
+        return self.run({edge: images})

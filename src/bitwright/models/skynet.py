@@ -8,6 +8,7 @@ confidence. Layer names are those of the published weights.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 import torch
@@ -75,6 +76,8 @@ class SkyNet(nn.Module):
         inputs, outputs: channels of the image and of the last convolution.
         width: share of the channels behind each bundle.
         per_group: of the initial weights, see `models.common.initialise`; as published without.
+        points: behind each pool and the concatenation stands a layer that does nothing, where a
+            policy may quantize anew (rules for the type ``Hardtanh``): the document's "variant B".
     """
 
     def __init__(
@@ -86,21 +89,23 @@ class SkyNet(nn.Module):
         outputs: int = OUTPUTS,
         width: float = 1.0,
         per_group: bool = False,
+        points: bool = False,
     ) -> None:
         super().__init__()
         layer = activation_layer("skynet", activation)
         one, two, three, four, five, six = (scaled(each, width, _LEAST) for each in _WIDTHS)
         self.model_p1 = nn.Sequential(
             separable(inputs, one, 1, layer),
-            nn.MaxPool2d(2, 2),
+            _pool(points),
             separable(one, two, 1, layer),
-            nn.MaxPool2d(2, 2),
+            _pool(points),
             separable(two, three, 1, layer),
         )
         self.reorg = Reorg(2) if bypass else None
         self.model_p2 = nn.Sequential(
-            nn.MaxPool2d(2, 2), separable(three, four, 1, layer), separable(four, five, 1, layer)
+            _pool(points), separable(three, four, 1, layer), separable(four, five, 1, layer)
         )
+        self.joint = _point() if points else None
         joined = five + (4 * three if bypass else 0)
         self.model_p3 = nn.Sequential(
             separable(joined, six, 1, layer), nn.Conv2d(six, outputs, 1, bias=False)
@@ -113,7 +118,19 @@ class SkyNet(nn.Module):
         late = self.model_p2(early)
         if self.reorg is not None:
             late = torch.cat([self.reorg(early), late], 1)
+        if self.joint is not None:
+            late = self.joint(late)
         return self.model_p3(late)
+
+
+def _pool(points: bool) -> nn.Module:
+    pool = nn.MaxPool2d(2, 2)
+    return nn.Sequential(pool, _point()) if points else pool
+
+
+def _point() -> nn.Module:
+    """Gives what it takes; an activation to a policy."""
+    return nn.Hardtanh(-math.inf, math.inf)
 
 
 def skynet(
@@ -124,6 +141,7 @@ def skynet(
     bypass: bool = True,
     width: float = 1.0,
     scratch: bool = False,
+    points: bool = False,
 ) -> SkyNet:
     """SkyNet with fresh weights: 435 387 convolution weights, 442 049 parameters.
 
@@ -136,6 +154,8 @@ def skynet(
         width: share of the channels behind each bundle; no layer gets fewer than 8.
         scratch: initial weights from which it can be trained at once: those of depthwise layers are
             not as small as the published program makes them.
+        points: layers that do nothing, behind each pool and the concatenation, where a policy may
+            quantize anew.
 
     Raises:
         ModelError: the image has another size, or an option makes no sense.
@@ -155,6 +175,7 @@ def skynet(
         outputs=num_outputs,
         width=width,
         per_group=scratch,
+        points=points,
     )
 
 

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.base.archives import check_members, opened_zip, read_member
-from bitwright.base.files import open_regular
 from bitwright.base.pickles import opcodes
+from bitwright.base.regular import open_regular
 
 #: Bytes of a pickle: names, numbers, and the shapes of tensors.
 _MOST_PICKLE = 64 << 20

@@ -97,21 +97,27 @@ def find_subject(place: str | Path) -> BoardSubject:
         # As `map` leaves it, two levels up: of a design folder.
         above = [f for f in (folder, *folder.absolute().parents[:2]) if (f / GRAPH).is_file()]
         found = BoardSubject(folder, folder, None, above[0] if above else None)
-    else:
+    elif is_design(folder):
         found = BoardSubject(folder, folder / MAP / RTL, None, folder)
-        if is_design(folder) and (folder / IMPLEMENT / RESULT).is_file():
+        if (folder / IMPLEMENT / RESULT).is_file():
             found = replace(found, implemented=folder / IMPLEMENT)
+    else:  # RTL in it would be anybody's, without a graph that it could be made again from
+        raise _no_rtl(folder)
     if not (found.design / "design.json").is_file():
-        raise RunError(
-            "has no RTL",
-            where=str(folder),
-            hint="run `bitwright map` (of a recipe or a design folder) first",
-        )
+        raise _no_rtl(folder)
     file = found.lowered / GRAPH if found.lowered else None
     if file is not None and file.is_file():
         own = (folder / "run.json").is_file()  # its recipe says what size images have
         return replace(found, graph=load_graph(file, {"integer": INTEGER}, chosen=own))
     return found
+
+
+def _no_rtl(folder: Path) -> RunError:
+    return RunError(
+        "has no RTL: it is no run directory, design folder or folder of RTL, or is not mapped yet",
+        where=str(folder),
+        hint="run `bitwright map` (of a recipe or a design folder) first",
+    )
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,10 @@ from bitwright.base.errors import (
     RecipeError,
     RunError,
 )
-from bitwright.base.files import atomic_write, check_free, open_regular
+from bitwright.base.files import atomic_write, check_free
 from bitwright.base.memory import MOST_OF_A_FILE
 from bitwright.base.progress import Progress, no_progress
+from bitwright.base.regular import open_regular
 from bitwright.ir import Graph, TensorType, random_feeds, save_graph
 from bitwright.ir.footprint import frames_within
 from bitwright.models.catalog import MODEL_FILES, WEIGHT_FILES, ModelSpec

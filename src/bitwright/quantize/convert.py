@@ -26,6 +26,8 @@ from bitwright.quantize.spec import QuantSpec, Scope
 
 #: Operands that stay float, by the name of the node that gives them.
 FLOATS = "bitwright_floats"
+#: Each holds a histogram of 128 kB, twice where a model is copied; DenseNet-264 has some 800.
+_MOST_QUANTIZERS = 5000
 Quantizers = dict[fx.Node, ActivationQuantizer]
 
 
@@ -138,6 +140,13 @@ def _insert_quantizers(root: nn.Module, plan: Plan) -> Quantizers:
     """One quantizer for each decision; returns them by the node whose output they quantize."""
     made: Quantizers = {}
     taken: set[str] = set()
+    count = sum(operand.spec is not None for operand in plan.activations.values())
+    if count > _MOST_QUANTIZERS:
+        raise ModelError(
+            f"{count} activations to quantize; at most {_MOST_QUANTIZERS} are",
+            where=type(root).__name__,
+            hint="use a network of fewer layers, or one activation where many follow one another",
+        )
     for node, operand in plan.activations.items():
         if operand.spec is None:
             continue

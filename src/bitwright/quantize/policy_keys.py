@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bitwright.base.described import Key, KeySection
 from bitwright.base.docstrings import meanings, parse_docstring
+from bitwright.quantize.brevitas_words import WORDS
 from bitwright.quantize.method_words import ORDER, RECIPE_DEFAULT
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.policy_parse import (
@@ -22,8 +23,8 @@ from bitwright.quantize.spec import Change, Product, Role, Selector
 
 
 def quant_keys(place: str = "quant") -> tuple[KeySection, ...]:
-    """The sections of a policy: it itself, its operands, its rules."""
-    return _policy(place), _operand(place), _rule(place)
+    """The sections of a policy: it itself, its operands, its rules; the same in Brevitas' names."""
+    return _policy(place), _operand(place), _rule(place), _brevitas(place)
 
 
 def _policy(place: str) -> KeySection:
@@ -76,3 +77,19 @@ def _rule(place: str) -> KeySection:
     }
     keys = [Key(f"{place}.rules[].{name}", *allowed[name], told[name]) for name in SELECTOR_FIELDS]
     return KeySection((f"{place}.rules[]",), parse_docstring(Selector.__doc__).summary, tuple(keys))
+
+
+_PREFIX = {"quant": "prefix_"}  # a name that has one always
+
+
+def _brevitas(place: str) -> KeySection:
+    summary = (
+        "Brevitas' keyword names instead of formats, here and in rules: weight_bit_width, say, of "
+        "weights; with the prefixes bias_ and input_ of these, with act_ or none of activations. "
+        "What they leave open is as in Brevitas."
+    )
+    keys = [
+        Key(f"{place}.{_PREFIX.get(name, '[prefix_]')}{name}", word.allowed, "", word.meaning)
+        for name, word in WORDS.items()
+    ]
+    return KeySection((place,), summary, tuple(keys))

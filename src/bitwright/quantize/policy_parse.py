@@ -39,6 +39,7 @@ from bitwright.base.errors import FormatError, ModelError, RecipeError
 from bitwright.formats import Format, load_format, parse_format, parse_overflow, parse_rounding
 from bitwright.formats.integer import MAX_BITS
 from bitwright.formats.rounding import Overflow, Rounding
+from bitwright.quantize.brevitas_words import without_brevitas
 from bitwright.quantize.method_words import RECIPE_DEFAULT, check_words
 from bitwright.quantize.policy_defaults import complete
 from bitwright.quantize.presets import KEY, without_preset
@@ -79,7 +80,7 @@ class Parsed:
 
 def parse_quant(data: Mapping[str, Any], where: str) -> Parsed:
     """Rules, ``threshold_bits``, ``methods`` and ``concat_scales``; see the module's docstring. A
-    ``preset`` is written out first (`presets`).
+    ``preset`` is written out first (`presets`), and so are Brevitas' names (`brevitas_words`).
 
     Scores need one common scale, so the last layer's weights are per tensor unless a rule of the
     user says otherwise (and then `inspect_model` objects).
@@ -87,6 +88,7 @@ def parse_quant(data: Mapping[str, Any], where: str) -> Parsed:
     data = without_preset(data, where)
     if not isinstance(data, Mapping):
         raise RecipeError(f"expected a mapping, found {data!r}", where=where)
+    data = without_brevitas(data, where)
     _known(data, (*(role.value for role in BASE_ROLES), *OTHERS, KEY), where)
     rules = []
     for role in BASE_ROLES:

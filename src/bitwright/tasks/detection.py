@@ -30,7 +30,7 @@ from bitwright.tasks.detection_metrics import Finder, of_one, of_several
 from bitwright.tasks.drawing import FOUND, TRUE, with_boxes
 from bitwright.tasks.metric import Metric
 from bitwright.tasks.moves import move_boxes
-from bitwright.tasks.region_loss import AVERAGED, SUMMED, RegionLoss
+from bitwright.tasks.region_loss import AVERAGED, SUMMED, VARIANTS, RegionLoss
 
 ONE, SEVERAL = "one", "several"
 _LARGEST = 1e4  # of raw outputs: what training that diverges gives is the loss's to name
@@ -47,7 +47,8 @@ class Detection(Task):
     Args:
         anchors: width and height of each, in cells of the grid; by default SkyNet's. A number: so
             many are chosen from the training boxes (`data.detection_many.choose_anchors`).
-        variant: of the loss, ``averaged`` or ``summed``; see `tasks.region_loss.RegionLoss`.
+        variant: of the loss, ``averaged``, ``summed`` or ``overlap``; see
+            `tasks.region_loss.RegionLoss`.
         objects: ``one``: the most confident box of an image is what was found, as SkyNet does;
             ``several``: all boxes above ``confidence`` that no better one hides.
         classes: whether the network says of which class each box is.
@@ -70,7 +71,7 @@ class Detection(Task):
     ) -> None:
         self._count, self._cells = _checked_anchors(anchors)
         for value, known, what in (
-            (variant, (AVERAGED, SUMMED), "variant"),
+            (variant, VARIANTS, "variant"),
             (objects, (ONE, SEVERAL), "objects"),
             (classes, (True, False), "classes"),
         ):

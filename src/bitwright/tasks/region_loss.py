@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SkyNet's region loss, in both of its published variants, and with YOLOv2's classes."""
+"""SkyNet's region loss, in both of its published variants, with YOLOv2's classes, and with a term
+for the overlap itself.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +17,8 @@ from bitwright.base.errors import DataError, ModelError
 from bitwright.data.detection_boxes import ANCHORS, BOX_OUTPUTS
 from bitwright.data.labels import BOX_FIELDS, UNKNOWN
 
-SUMMED, AVERAGED = "summed", "averaged"
+SUMMED, AVERAGED, OVERLAP = "summed", "averaged", "overlap"
+VARIANTS = (SUMMED, AVERAGED, OVERLAP)
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class RegionLoss:
     * ``averaged``: the target is 1; coordinates are weighted by 2 - the true box's share of the
       image and averaged over assigned cells; confidences are averaged over assigned cells
       (weighted by ``object_scale``) and over the others, apart; so are cross entropies.
+    * ``overlap``: as ``averaged``, and the mean over assigned cells of one minus the complete
+      intersection over union (`complete_iou`), so that what is measured is trained, too.
 
     If two true boxes fall on the same cell and anchor the later one counts, as published.
 
@@ -52,11 +58,11 @@ class RegionLoss:
     classes: int = 0
 
     def __post_init__(self) -> None:
-        if self.variant not in (SUMMED, AVERAGED):
+        if self.variant not in VARIANTS:
             raise ModelError(
                 f"unknown variant {self.variant!r}",
                 where="region loss",
-                hint=f"known: {SUMMED}, {AVERAGED}",
+                hint=f"known: {', '.join(VARIANTS)}",
             )
 
     def __call__(self, output: Tensor, truth: Sequence[Tensor] | Tensor) -> Tensor:
@@ -102,8 +108,14 @@ class RegionLoss:
             errors = errors + self.empty_scale * empties.sum()
             return errors / 2 + self.class_scale * classed.sum()
         weight = 2 - true[:, 2:].prod(dim=1) / (output.shape[2] * output.shape[3])
+        boxes_off = _mean(coordinates * weight)
+        if self.variant == OVERLAP:
+            cell = torch.stack([column, row], dim=1)
+            size = own[:, 2:4].clamp(max=_LARGEST).exp() * anchors[anchor]
+            placed = torch.cat([own[:, :2].sigmoid() + cell, size], dim=1)
+            boxes_off = boxes_off + _mean(1 - complete_iou(placed, true))
         return (
-            self.coordinate_scale * _mean(coordinates * weight)
+            self.coordinate_scale * boxes_off
             + self.object_scale * _mean((conf[owners] - 1).square())
             + self.empty_scale * _mean(empties)
             + self.class_scale * _mean(classed)
@@ -217,6 +229,29 @@ def _iou(first: Tensor, second: Tensor) -> Tensor:
     high = torch.minimum(first[..., :2] + first[..., 2:] / 2, second[..., :2] + second[..., 2:] / 2)
     shared = (high - low).clamp(min=0).prod(dim=-1)
     return shared / (first[..., 2:].prod(dim=-1) + second[..., 2:].prod(dim=-1) - shared)
+
+
+#: Of the logarithm of a size by its anchor's, where the overlap is asked for.
+_LARGEST = 6.0
+_TINY = 1e-9
+
+
+def complete_iou(first: Tensor, second: Tensor) -> Tensor:
+    """CIoU of boxes (..., 4) given by centre, width and height (Zheng et al. 2020, eq. 10): the
+    intersection over union, less the distance of the centres by the diagonal of the box around
+    both, squared, less what the proportions differ by. At most 1, of equal boxes; boxes apart have
+    a gradient, too.
+    """
+    overlap = _iou(first, second)
+    low = torch.minimum(first[..., :2] - first[..., 2:] / 2, second[..., :2] - second[..., 2:] / 2)
+    high = torch.maximum(first[..., :2] + first[..., 2:] / 2, second[..., :2] + second[..., 2:] / 2)
+    diagonal = (high - low).square().sum(dim=-1)
+    apart = (first[..., :2] - second[..., :2]).square().sum(dim=-1) / diagonal.clamp(min=_TINY)
+    slopes = (torch.atan2(each[..., 2], each[..., 3]) for each in (first, second))
+    turn = 4 / math.pi**2 * (next(slopes) - next(slopes)).square()
+    with torch.no_grad():
+        share = turn / (1 - overlap + turn).clamp(min=_TINY)
+    return overlap - apart - share * turn
 
 
 def _mean(values: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ import numpy as np
 
 from bitwright.base.errors import ModelError
 from bitwright.engine.compiler.emit import Emitter
-from bitwright.engine.compiler.front import Network, network_of
+from bitwright.engine.compiler.front import network_of
+from bitwright.engine.compiler.network import Network
 from bitwright.engine.compiler.plan import plan_network
 from bitwright.engine.compiler.schedule import program_of
 from bitwright.engine.compiler.segments import Plan, Wish
@@ -45,13 +46,23 @@ def compile_graph(graph: Graph, config: EngineConfig) -> EngineImage:
         ModelError: a node has no mapping or does not fit; says which, why, and what to do.
     """
     try:
-        network = network_of(graph, config)
+        try:
+            return _compiled(graph, network_of(graph, config), config)
+        except ModelError:
+            if not config.nibbles:
+                raise
+        # What works plane by plane needs less room with lanes of 8 bits.
+        return _compiled(graph, network_of(graph, replace(config, nibbles=False)), config)
     except RecursionError as error:
         raise ModelError(
             "hundreds of operations without an activation follow one another",
             where=f"engine, {graph.name}",
             hint="put activations between them, or concatenate all at once",
         ) from error
+
+
+def _compiled(graph: Graph, network: Network, config: EngineConfig) -> EngineImage:
+    """The best program of a network."""
     seen: set[tuple[object, ...]] = set()
     best = _try(graph, network, config, Wish(), seen)
     assert best is not None  # nothing was seen
@@ -130,7 +141,12 @@ def _image(graph: Graph, network: Network, plan: Plan, config: EngineConfig) -> 
     return EngineImage(
         graph.name, config, graph.digest, program, tuple(p.layer for p in placed),
         np.concatenate(pieces), regions + emitter.memory_words + READ_AHEAD,
-        tuple(_region(graph, e, v, emitter, regions) for e, v in network.inputs.items()),
+        tuple(
+            replace(
+                _region(graph, e, v, emitter, regions), columns=network.columns.get(e)
+            )
+            for e, v in network.inputs.items()
+        ),
         tuple(_region(graph, e, v, emitter, regions) for e, v in network.outputs.items()),
         tuple(HostStep(n.output, n.inputs[0], n.integer("k")) for n in network.host),
         graph.outputs, _macs(network),

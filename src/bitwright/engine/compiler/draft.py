@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.base.errors import ModelError
+from bitwright.base.errors import NoHardware
 from bitwright.engine.compiler.values import EITHER, SIGNED, Part, Value
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.isa import Reduce, WeightOrder
@@ -43,9 +43,10 @@ class Draft:
     macs: int = 0
 
 
-def no_mapping(node: Node, reason: str, hint: str) -> ModelError:
+def no_mapping(node: Node, reason: str, hint: str) -> NoHardware:
     """The refusal of a node, by name."""
-    return ModelError(reason, where=f"engine, {node.source or node.name}", hint=hint)
+    where = f"engine, {node.source or node.name}"
+    return NoHardware(reason, node=node.name, where=where, hint=hint)
 
 
 def signs_of(planes: tuple[int, ...], node: Node) -> tuple[int, int, int]:
@@ -193,32 +194,61 @@ def _grouped(
     )  # fmt: skip
 
 
-def _diagonal(levels: IntArray, config: EngineConfig) -> NDArray[np.int8]:
-    """(1, rows, O, lanes): rows that multiply every lane by a number: levels (rows, O or 1)."""
+def _diagonal(
+    levels: IntArray, config: EngineConfig, half: int = 0, halves: int = 1
+) -> NDArray[np.int8]:
+    """(1, rows, O, lanes): rows that multiply each of O lanes by a number: levels (rows, O or 1).
+    The lanes are a word's, or one of its halves.
+    """
     spread = np.broadcast_to(levels, (len(levels), config.outputs))
-    return (np.eye(config.outputs, config.lanes, dtype=np.int64) * spread[:, :, np.newaxis])[
-        np.newaxis
-    ].astype(np.int8)
+    found = np.zeros((1, len(levels), config.outputs, halves, config.outputs), np.int8)
+    found[0, :, :, half] = np.eye(config.outputs, dtype=np.int64) * spread[:, :, np.newaxis]
+    return found.reshape(1, len(levels), config.outputs, -1)
 
 
-def lanewise(node: Node, sources: tuple[Value, ...], config: EngineConfig) -> list[Part]:
-    """One part a plane: lanes stay where they are, multiplied by 1; of two sources, the steps of
-    their planes one behind the other."""
-    ones = _diagonal(np.ones((1, 1), np.int64), config)
+def lanewise(
+    node: Node, sources: tuple[Value, ...], config: EngineConfig, levels: IntArray | None = None
+) -> list[Part]:
+    """One part an output group: lanes stay where they are, multiplied by a level: by 1, or rows of
+    ``levels`` (groups, rows, O or 1); of two sources, the steps of their planes one behind the
+    other. A plane of 4-bit lanes makes two groups; those of the words' first halves come first, as
+    they have the same weights.
+    """
+    halves = sources[0].lanes(config.lanes) // config.outputs
     parts = []
-    for plane in range(sources[0].planes):
-        signs = signs_of(tuple(source.signs[plane] for source in sources), node)
-        parts.append(
-            Part(plane, 1, plane, 0, len(sources), ones, WeightOrder.SINGLE, signs)
-        )  # fmt: skip
+    for half in range(halves):
+        for plane in range(sources[0].planes):
+            group = plane * halves + half
+            rows = np.ones((1, 1), np.int64) if levels is None else levels[group]
+            order = WeightOrder.SINGLE if levels is None else WeightOrder.SEQUENTIAL
+            weights = _diagonal(rows, config, half, halves)
+            signs = signs_of(tuple(source.signs[plane] for source in sources), node)
+            parts.append(Part(group, 1, plane, 0, len(sources), weights, order, signs))
     return parts
 
 
 def identity(node: Node, source: Value, config: EngineConfig) -> Draft:
     """The value itself, to be finished in another way."""
     parts = merged(lanewise(node, (source,), config))
-    size = (source.height, source.width)
-    return Draft((), (source,), parts, source.places, source.planes * config.lanes, size)
+    size, lanes = (source.height, source.width), source.lanes(config.lanes)
+    return Draft((), (source,), parts, source.places, source.planes * lanes, size)
+
+
+def paired(draft: Draft, config: EngineConfig) -> Draft:
+    """With an even number of output groups: the last one again where it is odd, in lanes that no
+    channel has, since a word of 4-bit lanes holds the results of two.
+    """
+    if draft.lanes // config.outputs % 2 == 0:
+        return draft
+    *parts, last = draft.parts
+    if last.step and last.groups > 1:  # a group further reads planes that are not there
+        parts.append(last.cut(0, last.groups - 1))
+        last = last.cut(last.groups - 1, 1)
+    weights = last.weights
+    if last.order == WeightOrder.SEQUENTIAL:
+        weights = np.concatenate([weights, weights[-1:]])
+    parts.append(replace(last, groups=last.groups + 1, step=0, weights=weights))
+    return replace(draft, parts=tuple(parts), lanes=draft.lanes + config.outputs)
 
 
 def pool(
@@ -232,20 +262,11 @@ def pool(
     """
     draft = identity(node, source, config)
     if signs is not None:
-        table = np.ones((source.planes, config.outputs), np.int64)
-        table.reshape(-1)[source.places] = signs
-        parts = lanewise(node, (source,), config)
+        table = np.ones(draft.lanes, np.int64)
+        table[source.places] = signs
         steps = node.ints("kernel")[0] * node.ints("kernel")[1]
-        draft.parts = merged(
-            [
-                Part(
-                    p.group, 1, p.plane, 0, 1,
-                    np.repeat(_diagonal(table[p.plane : p.plane + 1], config), steps, axis=1),
-                    WeightOrder.SEQUENTIAL, p.signs,
-                )
-                for p in parts
-            ]
-        )  # fmt: skip
+        levels = np.repeat(table.reshape(-1, 1, config.outputs), steps, axis=1)
+        draft.parts = merged(lanewise(node, (source,), config, levels))
     draft.nodes, draft.size = (node.name,), size
     draft.kernel, draft.stride = pair_of(node, "kernel"), pair_of(node, "stride")
     draft.padding = pair_of(node, "padding")

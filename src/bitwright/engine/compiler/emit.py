@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitwright.base.errors import ModelError
 from bitwright.engine.compiler.finish import parameter_bytes
-from bitwright.engine.compiler.front import Network
 from bitwright.engine.compiler.nests import View, Where, execs, parameter_rows, stored_rows
+from bitwright.engine.compiler.network import Network
+from bitwright.engine.compiler.rooms import Blob, Ring
 from bitwright.engine.compiler.segments import Plan, Segment
 from bitwright.engine.compiler.steps import Access, Action, Space, Step
 from bitwright.engine.compiler.values import Layer, Part, Value, is_diagonal
@@ -20,56 +20,9 @@ from bitwright.engine.config import EngineConfig
 from bitwright.engine.footprint import check_length
 from bitwright.engine.isa import Bits, Buffer, Load, LoadMode, Result, Store, WeightOrder
 
-Bytes = NDArray[np.uint8]
 _MOST_OUTPUTS = (1 << 8) - 1
 _PIECES = 8  # of the weight memory
 _MOST_RUN = (1 << 16) - 1
-
-
-@dataclass
-class Blob:
-    """Constant words of the image; equal pieces are kept once."""
-
-    lanes: int
-    pieces: list[Bytes] = field(default_factory=list)
-    words: int = 0
-    known: dict[bytes, int] = field(default_factory=dict)
-
-    def add(self, data: Bytes) -> int:
-        """Put bytes, padded to whole words; the first word's number."""
-        flat = data.reshape(-1)
-        flat = np.concatenate([flat, np.zeros(-len(flat) % self.lanes, np.uint8)])
-        key = flat.tobytes()
-        if key not in self.known:
-            self.known[key] = self.words
-            self.pieces.append(flat)
-            self.words += len(flat) // self.lanes
-        return self.known[key]
-
-    @property
-    def table(self) -> Bytes:
-        """All words."""
-        empty = np.zeros(0, np.uint8)
-        return np.concatenate([empty, *self.pieces]).reshape(-1, self.lanes)
-
-
-@dataclass
-class _Ring:
-    """Places for pieces that are used one after the other."""
-
-    size: int
-    next: int = 0
-
-    def take(self, count: int) -> int:
-        if self.next + count > self.size:
-            self.next = 0
-        start, self.next = self.next, self.next + count
-        return start
-
-    def make_room(self, count: int) -> None:
-        """Let the next ``count`` lie one behind the other."""
-        if self.next + count > self.size:
-            self.next = 0
 
 
 @dataclass(frozen=True)
@@ -96,9 +49,12 @@ class Emitter:
         self.memory_words = 0
         self.steps: list[Step] = []
         self.actions = 0  # of all steps, stores left out
-        self.weights, self.parameters = _Ring(config.weight_rows), _Ring(config.parameter_rows)
+        self.weights, self.parameters = Ring(config.weight_rows), Ring(config.parameter_rows)
         self.pieces: dict[Layer, list[_Piece]] = {}
         self.held: dict[tuple[Layer, int], tuple[int, int]] = {}
+        self.last_weights = np.zeros(0, np.int8), 0  # of this segment: what, and where
+        self.placed: dict[Layer, int] = {}  # parameters that were loaded with a layer's before
+        self.batches = self._batches()
         self.loaded: set[Value] = set()
         self.table = -1
         self.turns: dict[Value, int] = {}
@@ -114,6 +70,29 @@ class Emitter:
             if root not in self.memory:
                 self.memory[root] = self.memory_words
                 self.memory_words += root.words
+
+    def _batches(self) -> dict[Layer, list[Layer]]:
+        """First layer -> the layers whose parameters come together: nothing else takes a place
+        between them. What is computed in strips loads its own, for every strip maybe.
+        """
+        found: dict[Layer, list[Layer]] = {}
+        batch: list[Layer] = []
+        total = 0
+        for segment in self.plan.segments:
+            for layer in segment.layers:
+                if layer.upsample is not None:
+                    continue
+                rows = self._count(layer)
+                if len(segment.strips) > 1 or rows > self._most_parameters:
+                    batch, total = [], 0
+                    continue
+                alone = len(found) == 1  # the first layer is waited for
+                if not batch or alone or total + rows > self._most_parameters:
+                    batch, total = [], 0
+                batch.append(layer)
+                total += rows
+                found[batch[0]] = batch
+        return found
 
     def run(self) -> list[Step]:
         for segment in self.plan.segments:
@@ -135,7 +114,7 @@ class Emitter:
         if keeps:
             self.weights.make_room(rows)
             self.parameters.make_room(parameters)
-        self.held = {}
+        self.held, self.last_weights = {}, (np.zeros(0, np.int8), 0)
         for number, strip in enumerate(strips):
             needs = segment.needs(*strip)
             views = self._views(segment, needs, number)
@@ -172,9 +151,14 @@ class Emitter:
             if layer.out.result == Result.FOUR:  # two groups are a word
                 count = max(2, count - count % 2)
             diagonal = is_diagonal(part.weights, config.outputs)
-            for first in range(0, part.groups, count):
-                piece = part.cut(first, min(count, part.groups - first))
+            first = 0
+            while first < part.groups:
+                # The array has nothing else to do while the first weights of all are loaded.
+                due = layer is self.network.layers[0] and first == 0
+                least = min(count, 2 if layer.out.result == Result.FOUR else 1)
+                piece = part.cut(first, min(least if due else count, part.groups - first))
                 yield _Piece(piece, stored_rows(piece), diagonal)
+                first += piece.groups
 
     def _views(
         self, segment: Segment, needs: dict[Value, tuple[int, int]], number: int
@@ -304,17 +288,18 @@ class Emitter:
             self._add(Step(loads=[*pending, *self._upsample(layer, rows, views)]))
             return []
         each = parameter_rows(layer, self.config)
-        total = max(part.group + part.groups for part in layer.parts)
-        whole = total * each <= self.config.parameter_rows // 4
+        whole = self._count(layer) <= self._most_parameters
         start = row = 0
         for number, piece in enumerate(self.pieces[layer]):
             step, group = Step(loads=pending), piece.part.group
             pending = []
             key = (layer, number)
             if not keeps or key not in self.held:
-                if number == 0 or not whole:
-                    start, groups = (0, total) if whole else (group, piece.part.groups)
-                    row = self._parameters(layer, start, groups, step)
+                if whole and number == 0:
+                    row = self._whole_parameters(layer, step)
+                elif not whole:
+                    start = group
+                    row = self._parameters([(layer, start, piece.part.groups)], step)
                 place = row + (group - start) * each
                 self.held[key] = self._weights(layer, piece, step), place
             self._tables(layer, piece, step)
@@ -344,9 +329,15 @@ class Emitter:
         return views
 
     def _weights(self, layer: Layer, piece: _Piece, step: Step) -> int:
-        """Load the weights of a piece; the row where they lie."""
-        row = self.weights.take(piece.rows)
+        """Load the weights of a piece, unless they are those of the piece in front of it; the row
+        where they lie.
+        """
         given = piece.part.weights
+        last, place = self.last_weights
+        if given.shape == last.shape and np.array_equal(given, last):
+            return place
+        row = self.weights.take(piece.rows)
+        self.last_weights = given, row
         table = given.reshape(-1, self.config.outputs, given.shape[-1])
         four = layer.bits == Bits.FOUR
         mode, count = LoadMode.PLAIN, piece.rows * self.config.outputs
@@ -367,19 +358,46 @@ class Emitter:
         step.loads.append(Action(load, (access,), layer.name))
         return row
 
-    def _parameters(self, layer: Layer, first: int, groups: int, step: Step) -> int:
-        """Load the parameters of some output groups; the row where they lie."""
-        assert layer.post is not None
-        count = groups * parameter_rows(layer, self.config)
-        row = self.parameters.take(count)
-        data = parameter_bytes(layer.post, self.config)[first : first + groups]
+    @property
+    def _most_parameters(self) -> int:
+        """Rows of parameters that are loaded at a time: a quarter of them, by one LOAD."""
+        return min(self.config.parameter_rows // 4, _MOST_RUN // self.config.parameter_row_words)
+
+    def _count(self, layer: Layer) -> int:
+        """Rows of parameters of a layer."""
+        groups = max(part.group + part.groups for part in layer.parts)
+        return groups * parameter_rows(layer, self.config)
+
+    def _whole_parameters(self, layer: Layer, step: Step) -> int:
+        """Load the parameters of a layer, and those of the layers behind it as far as they fit: so
+        few instructions stand in the load unit's queue in front of the weights. The row where the
+        layer's lie.
+        """
+        if layer not in self.placed:
+            batch = self.batches[layer] if layer in self.batches else [layer]
+            pieces = [(la, 0, self._count(la) // parameter_rows(la, self.config)) for la in batch]
+            row = self._parameters(pieces, step)
+            for each in batch:
+                self.placed[each], row = row, row + self._count(each)
+        return self.placed.pop(layer)
+
+    def _parameters(self, pieces: list[tuple[Layer, int, int]], step: Step) -> int:
+        """Load the parameters of layers' output groups, first and how many; the first row."""
+        tables = []
+        for layer, first, groups in pieces:
+            assert layer.post is not None
+            table = parameter_bytes(layer.post, self.config)[first : first + groups]
+            tables.append(table.reshape(-1))
+        data = np.concatenate(tables)
         words = data.size // self.config.lanes
+        count = words // self.config.parameter_row_words
+        row = self.parameters.take(count)
         load = Load(
             buffer=Buffer.PARAMETERS, memory=self.constants.add(data), x=words,
             address=row * self.config.parameter_row_words,
         )  # fmt: skip
         access = Access(Space.PARAMETERS, row, row + count, True)
-        step.loads.append(Action(load, (access,), layer.name))
+        step.loads.append(Action(load, (access,), pieces[0][0].name))
         return row
 
     def _tables(self, layer: Layer, piece: _Piece, step: Step) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.engine.compiler.draft import Draft, no_mapping
+from bitwright.engine.compiler.lines import line_of
 from bitwright.engine.compiler.values import Post
 from bitwright.engine.config import TABLE_ENTRIES, EngineConfig
 from bitwright.engine.execute import THRESHOLDS
@@ -121,6 +122,11 @@ def looked_up(node: Node, kind: TensorType, draft: Draft, config: EngineConfig) 
     )  # fmt: skip
 
 
+def whole_threshold(node: Node) -> bool:
+    """Whether the engine does a `threshold` at once."""
+    return node.params["thresholds"].shape[1] <= THRESHOLDS and node.integer("step") in (1, 2)
+
+
 def thresholded(node: Node, draft: Draft) -> tuple[bool, list[Post]]:
     """A `threshold`: one that is the whole of it, or several that count up to 15 of them each
     (with base 0 and step 1) and are to be added, scaled and moved.
@@ -133,8 +139,7 @@ def thresholded(node: Node, draft: Draft) -> tuple[bool, list[Post]]:
     # -(x + b) >= t is ~x >= t + b - 1.
     moved = np.where(flip[:, np.newaxis] == 1, given + bias - 1, given - bias)
     moved = np.where(moved >= _NEVER, _NEVER, np.maximum(moved, _ALWAYS))
-    count = moved.shape[1]
-    whole = count <= THRESHOLDS and node.integer("step") in (1, 2)
+    count, whole = moved.shape[1], whole_threshold(node)
     return whole, [
         Post(
             Result.EIGHT,
@@ -145,6 +150,30 @@ def thresholded(node: Node, draft: Draft) -> tuple[bool, list[Post]]:
         )
         for start in range(0, count, THRESHOLDS)
     ]
+
+
+def lined(node: Node, kind: TensorType, draft: Draft, config: EngineConfig) -> Post | None:
+    """A `threshold` as a requantization, where its thresholds are a rounded line for every sum in
+    the range of ``kind``; None elsewhere.
+    """
+    if node.integer("step") != 1:
+        return None
+    channels, thresholds = len(draft.places), node.params["thresholds"]
+    given = np.broadcast_to(thresholds, (channels, thresholds.shape[1]))
+    flip = np.broadcast_to(node.params.get("flip", np.zeros(1, np.int64)), (channels,))
+    most = (1 << (config.multiplier_bits - 1)) - 1
+    largest = (1 << (config.offset_bits - 2)) - 1  # a bias and a base are added
+    line = line_of(given, flip, kind.lo, kind.hi, (most, largest, _MOST_SHIFT))
+    if line is None:
+        return None
+    base = node.integer("base")
+    offset = line.offset + (base << line.shift) + line.multiplier * _bias(draft)
+    if np.abs(offset).max() > 2 * largest:
+        return None
+    return Post(
+        Result.EIGHT, _spread(line.multiplier, draft), _spread(offset, draft), line.shift,
+        Rounding.FLOOR, base + line.low, base + line.high,
+    )  # fmt: skip
 
 
 def parameter_bytes(post: Post, config: EngineConfig) -> NDArray[np.uint8]:

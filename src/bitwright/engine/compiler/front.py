@@ -7,22 +7,27 @@ left to the host, which the image says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
 from bitwright.base.errors import ModelError
 from bitwright.engine.compiler import draft as drafts
+from bitwright.engine.compiler.columns import columns_of, widened
 from bitwright.engine.compiler.draft import Draft, no_mapping
 from bitwright.engine.compiler.finish import (
     copied,
     fits,
     kept,
+    lined,
     looked_up,
     requantized,
     signed_back,
     thresholded,
+    whole_threshold,
 )
+from bitwright.engine.compiler.network import Network
+from bitwright.engine.compiler.nibbles import Families
 from bitwright.engine.compiler.pooling import can_pool, pooled, rising
 from bitwright.engine.compiler.values import EITHER, SIGNED, UNSIGNED, Layer, Post, Value
 from bitwright.engine.config import EngineConfig
@@ -35,22 +40,9 @@ _MOST = (1 << 31) - 1
 #: Of an image: each row may become a strip of its own, and each strip is planned; columns have the
 #: 16 bits of INPUT.
 _MOST_ROWS, _MOST_COLUMNS = 4096, (1 << 16) - 1
-
-
-@dataclass
-class Network:
-    """What the engine has to do.
-
-    Attributes:
-        layers: in topological order.
-        inputs: edge -> value; outputs: edge -> value, of what the engine gives.
-        host: nodes that the host does on outputs, in order.
-    """
-
-    layers: list[Layer] = field(default_factory=list)
-    inputs: dict[str, Value] = field(default_factory=dict)
-    outputs: dict[str, Value] = field(default_factory=dict)
-    host: list[Node] = field(default_factory=list)
+#: What has several readers that take more than 8 bits of it is made again for each of them. Layers
+#: of a network, and bytes of their weights: so many, or so many times those of the graph.
+_MOST_LAYERS, _FREE_BYTES, _MOST_TIMES = 20_000, 1 << 26, 16
 
 
 def network_of(graph: Graph, config: EngineConfig) -> Network:
@@ -69,14 +61,26 @@ def network_of(graph: Graph, config: EngineConfig) -> Network:
                 where=f"engine, {edge}",
                 hint="use smaller images; those of one row may be signals",
             )
-    return _Front(graph, config).run()
+    families = Families(graph)
+    while True:
+        before = len(families.refused)
+        try:
+            network = _Front(graph, config, families).run()
+        except ModelError:
+            if len(families.refused) == before:
+                raise
+        else:
+            if len(families.refused) == before:
+                return network
 
 
 class _Front:
-    def __init__(self, graph: Graph, config: EngineConfig) -> None:
-        self.graph, self.config = graph, config
+    def __init__(self, graph: Graph, config: EngineConfig, families: Families) -> None:
+        self.graph, self.config, self.families = graph, config, families
         self.network = Network()
         self.values: dict[str, Value] = {}
+        weights = sum(node.params["weight"].size for node in graph if "weight" in node.params)
+        self.room = max(_FREE_BYTES, _MOST_TIMES * weights)
 
     def run(self) -> Network:
         for edge in self.graph.inputs:
@@ -87,7 +91,12 @@ class _Front:
                     where=f"engine, {edge}",
                     hint="quantize the input to uint8 or int8",
                 )
-            value = self._new_value(edge, kind, self._size(kind), np.arange(kind.channels))
+            size, channels = self._size(kind), kind.channels
+            columns = columns_of(self.graph, edge, self.config)
+            if columns is not None:
+                self.network.columns[edge] = columns
+                size, channels = (size[0], columns.width), columns.taps * channels
+            value = self._new_value(edge, kind, size, np.arange(channels))
             self.values[edge] = self.network.inputs[edge] = value
         for node in self.graph:
             if node.op in _ACTIVATIONS:
@@ -198,7 +207,7 @@ class _Front:
             out = Value(name, *draft.size, planes, draft.places, (SIGNED,) * planes, Result.RAW)
         # Of one column no second pixel is read: steps of 1 need one pass.
         down, across = (s if n > 1 else 1 for s, n in zip(draft.stride, draft.size, strict=True))
-        self.network.layers.append(
+        self._append(
             Layer(
                 name, draft.nodes, draft.sources, out, draft.parts, post, draft.kernel,
                 (down, across), draft.dilation, draft.padding, draft.reduce,
@@ -206,6 +215,17 @@ class _Front:
             )
         )  # fmt: skip
         return out
+
+    def _append(self, layer: Layer) -> None:
+        self.network.layers.append(layer)
+        self.room -= sum(part.weights.size for part in layer.parts)
+        if len(self.network.layers) > _MOST_LAYERS or self.room < 0:
+            raise ModelError(
+                f"takes {len(self.network.layers)} layers or more of the engine, or more weights "
+                f"than {_MOST_TIMES} times those of the graph",
+                where=f"engine, {layer.name}",
+                hint="put one activation behind a sum that many nodes read, or use fewer nodes",
+            )
 
     # Products ---------------------------------------------------------------------------------
 
@@ -215,6 +235,11 @@ class _Front:
         size = self._size(kind)
         if node.op in ("conv", "dense"):
             source = self.value(node.inputs[0])
+            columns = self.network.columns.get(node.inputs[0])
+            if columns is not None:
+                draft = drafts.product(widened(node, columns), source, size, self.config)
+                draft.macs = node.params["weight"].size * size[0] * size[1]
+                return draft
             if node.op == "conv" and self._is_vector(node.inputs[0], source):
                 raise no_mapping(node, "a convolution of a vector", "use a dense layer")
             return drafts.product(node, source, size, self.config)
@@ -256,15 +281,29 @@ class _Front:
         places: list[IntArray] = []
         signs: list[int] = []
         whole = self._new_value(node.output, kind, self._size(kind), np.zeros(1, np.int64))
-        for edge, part in zip(node.inputs, parts, strict=True):
+        if self.families.narrow(node.output):
+            whole.result = Result.FOUR
+        seen: set[Value] = set()
+        again = []
+        for part in parts:
+            again.append(part.parent is not None or self._inside(part, whole) or part in seen)
+            seen.add(part)
+        if any(v.result != whole.result for v in parts) or (
+            whole.result == Result.FOUR and any(again)  # a copy is made of bytes
+        ):
+            # Not as it was thought: what is made now is never used, all begins again.
+            self.families.refuse(node.output)
+            whole.result = Result.EIGHT
+            parts = [self._new_value(v.name, kind, (v.height, v.width), v.places) for v in parts]
+        for edge, part, copy in zip(node.inputs, parts, again, strict=True):
             piece = part
-            if part.parent is not None or self._inside(part, whole) or part in parts[: len(places)]:
+            if copy:
                 draft = drafts.identity(node, part, self.config)
                 name = f"{node.name}_part{len(places)}"
                 piece = self._layer(draft, copied(draft), name, self.graph.types[edge])
                 piece.signs = part.signs
             piece.parent = (whole, first)
-            places.append(piece.places + first * self.config.lanes)
+            places.append(piece.places + first * piece.lanes(self.config.lanes))
             signs += piece.signs
             first += piece.planes
         whole.planes, whole.signs, whole.places = first, tuple(signs), np.concatenate(places)
@@ -280,7 +319,7 @@ class _Front:
         out = self._new_value(node.output, kind, self._size(kind), source.places, lanes)
         out.signs = source.signs
         factor = node.ints("factor")
-        self.network.layers.append(
+        self._append(
             Layer(node.name, (node.name,), (source,), out, upsample=(factor[0], factor[1]))
         )
         return out
@@ -393,7 +432,13 @@ class _Front:
                 f"results in [{out.lo}, {out.hi}] have more than 8 bits",
                 "use 8 bits or fewer",
             )
-        if node.op == "threshold":
+        four = name in self.graph.types and self._as_nibbles(draft, node, name)
+        if four:
+            draft = drafts.paired(draft, self.config)
+        line = lined(node, kind, draft, self.config) if node.op == "threshold" else None
+        if line is not None:
+            post = line
+        elif node.op == "threshold":
             whole, posts = thresholded(node, draft)
             if not whole:
                 return self._counted(draft, posts, node, name)
@@ -402,41 +447,27 @@ class _Front:
             post = requantized(node, draft, self.config)
         else:
             post = looked_up(node, kind, draft, self.config)
-        if name in self.graph.types and self._as_nibbles(draft, post, name):
+        if four:
             post = replace(post, result=Result.FOUR)
         return self._layer(draft, post, name, out)
 
-    def _as_nibbles(self, draft: Draft, post: Post, edge: str) -> bool:
-        """Whether a result is written in lanes of 4 bits: it fits, whole words of it are made at a
-        time, and everything that reads it multiplies by weights of 4 bits.
+    def _as_nibbles(self, draft: Draft, node: Node, edge: str) -> bool:
+        """Whether a result is written in lanes of 4 bits: it fits, words of it are made whole, and
+        everything that reads it, or what it is joined to, multiplies by weights of 4 bits.
         """
-        config, kind = self.config, self.graph.types[edge]
-        per_group = config.outputs if post.thresholds is not None else config.outputs // 8
+        config = self.config
+        per_group = config.outputs if node.op == "threshold" else config.outputs // 8
         rows = max(part.weights.shape[1] for part in draft.parts)
+        pairs = all(part.group % 2 == 0 for part in draft.parts)
         return (
             config.nibbles
-            and (kind.lo >= 0 or kind.hi <= 7)
-            and -8 <= kind.lo <= kind.hi <= 15
-            and draft.lanes % (2 * config.lanes) == 0
-            and np.array_equal(draft.places, np.arange(len(draft.places)))
-            and len(draft.parts) == 1
-            and draft.parts[0].step == 0
+            and self.families.narrow(edge)
+            and pairs
             and 2 * rows <= config.weight_rows
             and 4 * per_group <= config.parameter_rows
-            and (post.tables is None or len(post.tables) == 1)
-            and self._read_by_nibbles(edge)
+            and (node.op != "lookup" or len(node.params["table"]) == 1)
+            and (node.op != "threshold" or whole_threshold(node))
         )
-
-    def _read_by_nibbles(self, edge: str) -> bool:
-        waiting = [edge]
-        while waiting:
-            edge = waiting.pop()
-            readers = self.graph.consumers(edge)
-            waiting += [node.output for node in readers if node.op == "flatten"]
-            others = [node for node in readers if node.op != "flatten"]
-            if not readers or edge in self.graph.outputs or not all(map(_takes_nibbles, others)):
-                return False
-        return True
 
     def _counted(self, draft: Draft, posts: list[Post], node: Node, name: str) -> Value:
         """More than 15 thresholds: the product is made once for each 15, the counts are added."""
@@ -460,13 +491,3 @@ class _Front:
             Result.EIGHT, post.multiplier * step, post.offset + base, low=post.low, high=post.high
         )
         return self._layer(joined, scaled, name, kind)
-
-
-def _takes_nibbles(node: Node) -> bool:
-    """Whether a node is a product whose weights have four bits."""
-    return (
-        node.op in ("conv", "dense")
-        and node.attrs.get("groups", 1) == 1
-        and -8 <= node.params["weight"].min()
-        and node.params["weight"].max() <= 7
-    )

@@ -12,8 +12,8 @@ from __future__ import annotations
 from math import gcd
 
 from bitwright.base.errors import ModelError
-from bitwright.engine.compiler.front import Network
 from bitwright.engine.compiler.nests import leaves_in
+from bitwright.engine.compiler.network import Network
 from bitwright.engine.compiler.segments import BUFFERS, Buffers, Plan, Segment, Wish
 from bitwright.engine.compiler.values import Layer, Value
 from bitwright.engine.config import EngineConfig
@@ -24,6 +24,9 @@ from bitwright.ir.placement import first_fit
 _PLANES = 8
 #: How many buffers there may be of what is loaded plane by plane.
 _DEPTHS = (2, 3, 4, 6, 8, 12, 16, 1 << 12)
+#: Layers of strips that are looked at while a plan is made, counted, not timed, so that a network
+#: gives the same program everywhere: a minute or so. DenseNet-121 takes 300 thousand.
+_MOST_LOOKS = 10_000_000
 #: Strips of the network's input.
 _FIRST_STRIPS = 4
 
@@ -31,10 +34,11 @@ _FIRST_STRIPS = 4
 class _Planner:
     def __init__(self, network: Network, config: EngineConfig, wish: Wish) -> None:
         self.network, self.config, self.wish = network, config, wish
+        self.looks = 0
         self.segments = [
             Segment([layer], [layer.out], layer.out.height) for layer in network.layers
         ]
-        self.parts: dict[Value, list[Value]] = {}
+        self.parts: dict[Value, dict[Value, None]] = {}
         for value in {v: 0 for la in network.layers for v in (*la.sources, la.out)}:
             self._note_parents(value)
         roots = {v.root[0] for layer in network.layers for v in (*layer.sources, layer.out)}
@@ -54,9 +58,10 @@ class _Planner:
 
     def _note_parents(self, value: Value) -> None:
         while value.parent is not None:
-            siblings = self.parts.setdefault(value.parent[0], [])
-            if value not in siblings:
-                siblings.append(value)
+            siblings = self.parts.setdefault(value.parent[0], {})
+            if value in siblings:  # and so are those that it is a part of
+                return
+            siblings[value] = None
             value = value.parent[0]
 
     def roots(self) -> dict[Value, tuple[int, int]]:
@@ -100,7 +105,7 @@ class _Planner:
     def buffer_rows(self, segment: Segment) -> dict[Value, int]:
         rows: dict[Value, int] = {}
         for strip in segment.strips:
-            needs = segment.needs(*strip)
+            needs = self._needs(segment, strip)
             for layer in segment.layers:
                 for stream, value in zip(_streams(layer), layer.sources, strict=False):
                     first, end = needs[value]
@@ -108,6 +113,22 @@ class _Planner:
                 first, end = needs[layer.out]
                 rows[layer.out] = max(rows.get(layer.out, 0), end - first)
         return rows
+
+    def _needs(self, segment: Segment, strip: tuple[int, int]) -> dict[Value, tuple[int, int]]:
+        """As `Segment.needs`.
+
+        Raises:
+            ModelError: it was asked too often.
+        """
+        self.looks += len(segment.layers)
+        if self.looks > _MOST_LOOKS:
+            raise ModelError(
+                f"no plan was found in {_MOST_LOOKS} looks at {len(self.network.layers)} layers",
+                where=f"engine, {segment.name}",
+                hint="use an engine with more feature words, smaller images, or fewer layers whose "
+                "results are read much later",
+            )
+        return segment.needs(*strip)
 
     def words(self, segment: Segment) -> int:
         """Of the segment's buffers."""
@@ -172,7 +193,7 @@ class _Planner:
         made, sources = segment.made, {v for la in segment.layers for v in la.sources}
         lanewise = others = words = ahead = 0.0
         for strip in segment.strips:
-            needs = segment.needs(*strip)
+            needs = self._needs(segment, strip)
             for layer in segment.layers:
                 first, end = needs[layer.out]
                 share = (end - first) / layer.out.height * layer_cycles(layer, self.config)
@@ -308,10 +329,10 @@ class _Planner:
     def _children(self, value: Value) -> list[Value]:
         """Values that are parts of a value, and their parts."""
         found: list[Value] = []
-        waiting = [*self.parts.get(value, [])]
+        waiting = [*self.parts.get(value, ())]
         while waiting:
             found.append(waiting.pop())
-            waiting += self.parts.get(found[-1], [])
+            waiting += self.parts.get(found[-1], ())
         return found
 
     def _pays(self, merged: Segment, value: Value) -> bool:
@@ -322,7 +343,7 @@ class _Planner:
         for layer in merged.layers:
             computed = 0
             for strip in merged.strips:
-                first, end = merged.needs(*strip)[layer.out]
+                first, end = self._needs(merged, strip)[layer.out]
                 computed += end - first
             again += (computed / layer.out.height - 1) * layer_cycles(layer, self.config)
         moved = 2 * value.words * self.config.word_bytes / self.config.constants.bytes_per_cycle

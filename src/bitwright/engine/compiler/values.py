@@ -158,8 +158,11 @@ class Layer:
 
     @property
     def lanewise(self) -> bool:
-        """Every output group reads the plane of its own number alone (of each operand)."""
-        return self.upsample is None and all(
+        """Every output group reads the plane of its own number alone (of each operand), and makes
+        one.
+        """
+        alike = self.upsample is None and self.out.result != Result.FOUR
+        return alike and all(
             part.group == part.plane
             and (part.step == 1 or part.groups == 1)
             and part.planes == len(self.sources)

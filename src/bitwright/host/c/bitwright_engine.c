@@ -136,19 +136,30 @@ size_t bitwright_region_bytes(const bitwright_region *region) {
   return (size_t)region->planes * region->pixels * WORD;
 }
 
-/* Byte of channel c of a pixel, and the plane that it is in. */
-static size_t place(const bitwright_region *region, size_t pixel, size_t c, size_t *plane) {
+size_t bitwright_region_levels(const bitwright_region *region) {
+  return (size_t)region->pixels / region->columns * region->width * region->channels;
+}
+
+/* Byte of element c of a word, and the plane that it is in. */
+static size_t place(const bitwright_region *region, size_t word, size_t c, size_t *plane) {
   const size_t byte = (size_t)region->places[c] * (region->bits / 8u);
   *plane = byte / WORD;
-  return (*plane * region->pixels + pixel) * WORD + byte % WORD;
+  return (*plane * region->pixels + word) * WORD + byte % WORD;
 }
 
 void bitwright_region_put(const bitwright_region *region, const int32_t *levels, uint8_t *bytes) {
   size_t plane;
+  const size_t channels = region->channels;
   memset(bytes, 0, bitwright_region_bytes(region));
-  for (size_t pixel = 0; pixel < region->pixels; pixel++) {
-    for (size_t c = 0; c < region->channels; c++) {
-      bytes[place(region, pixel, c, &plane)] = (uint8_t)*levels++;
+  for (size_t word = 0; word < region->pixels; word++) {
+    const size_t row = word / region->columns, column = word % region->columns;
+    for (size_t block = 0; block < region->blocks; block++) {
+      const size_t right = column + block * region->step;
+      if (right < region->left || right - region->left >= region->width) continue;
+      const int32_t *pixel = levels + (row * region->width + right - region->left) * channels;
+      for (size_t c = 0; c < channels; c++) {
+        bytes[place(region, word, block * channels + c, &plane)] = (uint8_t)pixel[c];
+      }
     }
   }
 }

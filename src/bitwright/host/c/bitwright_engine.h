@@ -31,14 +31,18 @@ typedef struct {
   uint64_t cycles;
 } bitwright_engine_state;
 
-/* Where an input or output of a network lies: bitwright_network.h has them. Channel c of a pixel is
- * element places[c] of `bits` bits of the pixel's planes, one behind the other. */
+/* Where an input or output of a network lies: bitwright_network.h has them. A region is rows of
+ * `columns` words a plane. Channel c of block t of a word is element places[t * channels + c] of
+ * `bits` bits of the word's planes, one behind the other; block t of column x is the pixel
+ * x + t * step - left of the image's row of `width` pixels, or 0 where there is none. An output has
+ * one block, its pixel. */
 typedef struct {
   const char *name;
   uint32_t word, planes, pixels, channels;
   unsigned bits;
   const uint32_t *places;
   const uint8_t *is_signed; /* of each plane */
+  uint32_t columns, width, blocks, step, left;
 } bitwright_region;
 
 int bitwright_engine_write(bitwright_board *board, uint32_t word, const uint8_t *data,
@@ -53,6 +57,9 @@ int bitwright_engine_run(bitwright_board *board, long timeout_ms, bitwright_engi
 
 /* Bytes of a region. */
 size_t bitwright_region_bytes(const bitwright_region *region);
+
+/* Levels of a frame that belongs to a region. */
+size_t bitwright_region_levels(const bitwright_region *region);
 
 /* Levels (pixels, channels) -> the bytes of a region, and back. */
 void bitwright_region_put(const bitwright_region *region, const int32_t *levels, uint8_t *bytes);

@@ -11,10 +11,6 @@
 #include "bitwright_engine.h"
 #include "bitwright_network.h"
 
-static size_t elements(const bitwright_region *region) {
-  return (size_t)region->pixels * region->channels;
-}
-
 /* A frame's levels of one input from the standard input: 1, or 0 at its end. */
 static int read_levels(int32_t *levels, size_t count) {
   for (size_t i = 0; i < count; i++) {
@@ -30,7 +26,7 @@ static int run_frame(bitwright_board *board, int32_t *levels, uint8_t *bytes) {
   bitwright_engine_state state;
   for (size_t k = 0; k < BITWRIGHT_INPUTS; k++) {
     const bitwright_region *region = &bitwright_inputs[k];
-    if (!read_levels(levels, elements(region))) return 0;
+    if (!read_levels(levels, bitwright_region_levels(region))) return 0;
     bitwright_region_put(region, levels, bytes);
     if (bitwright_engine_write(board, region->word, bytes, region->planes * (size_t)region->pixels)) return -1;
   }
@@ -39,7 +35,7 @@ static int run_frame(bitwright_board *board, int32_t *levels, uint8_t *bytes) {
     const bitwright_region *region = &bitwright_outputs[k];
     if (bitwright_engine_read(board, region->word, bytes, region->planes * (size_t)region->pixels)) return -1;
     bitwright_region_get(region, bytes, levels);
-    for (size_t i = 0; i < elements(region); i++) (void)printf("%ld ", (long)levels[i]);
+    for (size_t i = 0; i < bitwright_region_levels(region); i++) (void)printf("%ld ", (long)levels[i]);
   }
   (void)printf("%llu\n", (unsigned long long)state.cycles);
   return 1;

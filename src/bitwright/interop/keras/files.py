@@ -16,7 +16,8 @@ from typing import Any
 
 from bitwright.base.archives import opened_zip, read_member
 from bitwright.base.errors import DataError
-from bitwright.base.files import open_regular, parse_json
+from bitwright.base.files import parse_json
+from bitwright.base.regular import open_regular
 from bitwright.interop.hdf5 import Hdf5, read_hdf5
 from bitwright.interop.network import require_finite
 from bitwright.interop.ops import FloatArray

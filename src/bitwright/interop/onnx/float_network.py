@@ -37,6 +37,9 @@ _QUANTIZERS = frozenset(
     "QuantAvgPool2d".split()
 )
 _IMAGE, _VECTOR = 4, 2  # axes of a tensor, the batch among them
+#: Numbers that layers may have, however few the file holds: many nodes may name one constant, and
+#: each becomes a layer with numbers of its own.
+_FREE_NUMBERS = 1 << 26
 
 
 def is_float(model: OnnxModel) -> bool:
@@ -95,13 +98,15 @@ class _Reader:
         self.uses.update(info.name for info in model.outputs)
         self.uses.update([] if wanted is None else [wanted])
         self.shared: set[str] = set()  # layers with other readers than those of a second name
+        self.named: set[str] = set()  # layers that make a tensor
+        self.room = max(_FREE_NUMBERS, model.size)  # numbers that its layers may still have
 
     def read(self, input_shape: Size | None) -> None:
         """All nodes, in order."""
         if len(self.model.inputs) != 1:
             raise ModelError(f"has {len(self.model.inputs)} inputs; expected one")
         (info,) = self.model.inputs
-        self.layer[info.name] = self.builder.add("input", ops.Input(_shape(info, input_shape)))
+        self._note(info.name, self.builder.add("input", ops.Input(_shape(info, input_shape))))
         for node in self.model.nodes:
             handler = self._handlers.get(node.op)
             if handler is None:
@@ -110,12 +115,18 @@ class _Reader:
                     "is not supported in a float model",
                     f"{able} are; or build the model in torch: model: package.module:factory",
                 )
-            known = frozenset(self.layer.values())
+            if not node.outputs or not node.outputs[0]:
+                raise node.error("gives nothing")
             made = handler(self, node)
-            if made in known and self.uses[node.inputs[0]] != 1:
+            if made in self.named and self.uses[node.inputs[0]] != 1:
                 self.shared.add(made)
             if made is not None:
-                self.layer[node.outputs[0]] = made
+                self._note(node.outputs[0], made)
+
+    def _note(self, tensor: str, layer: str) -> None:
+        """Which layer makes a tensor."""
+        self.layer[tensor] = layer
+        self.named.add(layer)
 
     def end(self, wanted: str | None) -> str:
         """The layer that makes the output."""
@@ -160,6 +171,8 @@ class _Reader:
             if node.has(place):
                 raise node.error(f"{name} must be constant", "export with fixed shapes")
             return None
+        if found.dtype.kind not in "iu":
+            raise node.error(f"{name} must be integers, got {found.dtype}")
         return tuple(int(v) for v in np.ravel(found))
 
     def shape(self, node: OnnxNode) -> Size:
@@ -177,6 +190,8 @@ class _Reader:
 
     def given(self, node: OnnxNode, place: int = 0) -> str:
         """The layer that makes an input."""
+        if not node.has(place):
+            raise node.error(f"has {len(node.inputs)} inputs and none at place {place}")
         return self._layer_of(node, node.inputs[place])
 
     def add(self, node: OnnxNode, op: ops.Op, *inputs: str, **arrays: FloatArray) -> str:
@@ -184,6 +199,12 @@ class _Reader:
         name = self._name(node)
         for key, values in arrays.items():
             require_finite(name, key, values, self.source)
+        self.room -= sum(values.size for values in arrays.values())
+        if self.room < 0:
+            raise node.error(
+                "has, with the layers before it, more numbers than the file holds bytes",
+                "many nodes share their weights: give each its own, or fewer layers",
+            )
         return self.builder.add(name, op, inputs or (self.given(node),), arrays)
 
     def same(self, node: OnnxNode) -> str | None:
@@ -290,14 +311,19 @@ class _Reader:
     def _activation(self, node: OnnxNode) -> str:
         bounds = None
         if node.op == "Clip":
-            low, high = (
-                node.real(name, 0.0) if name in node.attrs else self.array(node, place)
-                for place, name in ((1, "min"), (2, "max"))
-            )
-            if low is None or high is None:
-                raise node.error("needs two constant bounds")
-            bounds = float(np.ravel(low)[0]), float(np.ravel(high)[0])
+            bounds = self._bound(node, "min", 1), self._bound(node, "max", 2)
         return self.add(node, activation(node, self.shape(node), bounds))
+
+    def _bound(self, node: OnnxNode, name: str, place: int) -> float:
+        """A bound of ``Clip``: an attribute in old files and an input in new ones."""
+        if name in node.attrs:
+            return node.real(name, 0.0)
+        if not node.has(place):
+            raise node.error("needs two constant bounds")
+        found = self.numbers(node, place)
+        if found.size != 1:
+            raise node.error(f"a bound of shape {found.shape}; expected one number")
+        return float(found.reshape(-1)[0])
 
     def _pool(self, node: OnnxNode) -> str:
         if any(node.outputs[1:]):

@@ -8,16 +8,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from bitwright.base.errors import DataError
 from bitwright.papers.bnn_soc.model import Model, decide
 from bitwright.papers.bnn_soc.settings import PIXELS, Settings, order, rates
 from bitwright.papers.bnn_soc.trainer import Trainer
 
+Share = Annotated[float, Field(ge=0, le=1)]
 CYCLES = 60_000  # of the document's timing tables
 _HIDDEN = 4096
 _FLOAT: dict[str, Any] = {
@@ -83,10 +85,10 @@ class Samples:
 class Look:
     """The network behind so many cycles: shares of test images that are right, training seconds."""
 
-    cycles: int
-    argmax: float
-    strict: float
-    seconds: float
+    cycles: Annotated[int, Field(gt=0, lt=1 << 63)]
+    argmax: Share
+    strict: Share
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def load_samples(folder: Path | None = None) -> Samples:

@@ -150,7 +150,8 @@ def hardware_kpi(trained: Trained, design: Path, accuracy: float) -> Kpi:
     mapped = load_result(MapResult, design / "map")
     simulated = load_result(ProofResult, design / "simulate")
     ms = simulated.latency / mapped.rate_clock_mhz * 1e-3
-    logic = mapped.resources.lut / mapped.capacity.lut
+    there = mapped.capacity.lut
+    logic = mapped.resources.lut / there if there else None
     name = f"{mapped.target}, streaming RTL"
     row = (trained.name, name, accuracy, ms, None, logic, None, None)
     return Kpi(*row, Source.SIMULATION)

@@ -220,3 +220,16 @@ def decide(
     return Decisions(
         classes, float((classes == labels).mean()), float(right.all(axis=1).mean()), confusion
     )
+
+
+def surest_class(settings: Settings, sums: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Of each row of sums (N, classes) the class, and the lead of its sum over the next: a share of
+    the products in a sum.
+
+    Raises:
+        DataError: there is one class alone.
+    """
+    if sums.shape[1] < 2:
+        raise DataError("the network has one class, which no other one can lead", where="model")
+    best = np.sort(sums, axis=1)[:, -2:]
+    return sums.argmax(axis=1), (best[:, 1] - best[:, 0]) / settings.sizes[-2]

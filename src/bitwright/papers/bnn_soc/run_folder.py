@@ -4,19 +4,27 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from pydantic import Field, ValidationError
+
+from bitwright.base.described import Strict, validated
 from bitwright.base.errors import DataError
-from bitwright.base.files import atomic_write, parse_json, read_bytes
+from bitwright.base.files import MOST_TEXT, atomic_write, read_bytes
 from bitwright.papers.bnn_soc.course import Look
 from bitwright.papers.bnn_soc.model import Model
 
 MODEL, PACKED, COURSE = "model.safetensors", "packed.safetensors", "course.json"
 _HINT = "a folder that `bitwright bnn train --out` wrote"
+
+
+class _Course(Strict):
+    """How a network was trained."""
+
+    threads: int = Field(ge=1, le=1 << 16)
+    looks: tuple[Look, ...] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -58,14 +66,11 @@ def load_run(folder: Path) -> Trained:
         DataError: it is none, or damaged.
     """
     model = Model.load(folder / MODEL)
-    content = read_bytes(folder / COURSE, hint=_HINT)
+    place = folder / COURSE
     try:
-        about: Any = parse_json(content)
-        looks = tuple(Look(**look) for look in about["looks"])
-        threads = int(about["threads"])
-        numbers = [float(v) for look in looks for v in asdict(look).values()]
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"damaged: {error!r}", where=str(folder / COURSE), hint=_HINT) from error
-    if not looks or not all(math.isfinite(n) and n >= 0 for n in numbers) or not looks[-1].cycles:
-        raise DataError("holds no looks", where=str(folder / COURSE), hint=_HINT)
-    return Trained(folder.name, model, looks, threads)
+        about = validated(_Course, read_bytes(place, hint=_HINT, most=MOST_TEXT))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "the file"
+        raise DataError(f"{field}: {first['msg']}", where=str(place), hint=_HINT) from error
+    return Trained(folder.name, model, about.looks, about.threads)

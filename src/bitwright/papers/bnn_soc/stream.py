@@ -23,11 +23,12 @@ from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, file_inside, read_text
 from bitwright.base.names import plain_word
 from bitwright.papers.bnn_soc.course import model_of
-from bitwright.papers.bnn_soc.model import Model
+from bitwright.papers.bnn_soc.model import Model, surest_class
 from bitwright.papers.bnn_soc.trainer import Trainer
 
 Frame = tuple[str, NDArray[np.uint8]]
 LABELS = "labels.csv"
+_DIGITS = 9  # of a label
 
 
 def folder_source(
@@ -84,10 +85,8 @@ def watch(
 
     product = model.cpu()
     for name, image in source:
-        sums = model.sums(image[None], product)[0]
-        second, first = np.sort(sums)[-2:]
-        lead = float((first - second) / model.settings.sizes[-2])
-        label = int(sums.argmax())
+        labels, leads = surest_class(model.settings, model.sums(image[None], product))
+        label, lead = int(labels[0]), float(leads[0])
         if lead < margin:
             content = io.BytesIO()
             Image.fromarray(image).save(content, "PNG")
@@ -133,7 +132,7 @@ def labelled(queue: Path, size: tuple[int, int], classes: int) -> list[tuple[Fra
     for name, label, _ in _rows(queue):
         if not label:
             continue
-        if not label.isdecimal() or int(label) >= classes:
+        if not label.isdecimal() or len(label) > _DIGITS or int(label) >= classes:
             raise DataError(
                 f"{label!r} is no class", where=f"{queue / LABELS}, {name}",
                 hint=f"0 to {classes - 1}, or nothing",

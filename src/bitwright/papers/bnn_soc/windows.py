@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
-from bitwright.papers.bnn_soc.model import Model, Product
+from bitwright.papers.bnn_soc.model import Model, Product, surest_class
 
 _BATCH = 4096
+#: Windows of a picture that are looked at: those of 4096 x 4096 pixels at every fourth.
+_MOST_WINDOWS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -65,22 +67,40 @@ def detect(
             where="side",
         )
     every = np.lib.stride_tricks.sliding_window_view(picture, (side, side))[::stride, ::stride]
-    rows, columns = np.indices(every.shape[:2]).reshape(2, -1) * stride
-    flat = every.reshape(len(rows), -1)
-    shares = (model.settings.input_values() > 0)[flat].mean(axis=1)
-    kept = np.flatnonzero(shares >= ink)
-    if not kept.size:
-        return ()
+    down, across = every.shape[:2]
+    if down * across > _MOST_WINDOWS:
+        raise DataError(
+            f"{down} x {across} windows; at most {_MOST_WINDOWS} are looked at",
+            where="picture",
+            hint="give more pixels between windows (--stride), or a smaller picture",
+        )
     product = product or model.cpu()
-    parts = [model.sums(flat[kept[i : i + _BATCH]], product) for i in range(0, len(kept), _BATCH)]
-    sums = np.concatenate(parts)
-    best = np.sort(sums, axis=1)[:, -2:]
-    leads = (best[:, 1] - best[:, 0]) / model.settings.sizes[-2]
+    labels = np.zeros(down * across, dtype=np.int64)
+    leads = np.full(down * across, -1.0, dtype=np.float32)
+    for start in range(0, down * across, _BATCH):  # a window has as many bytes as it has pixels
+        numbers = np.arange(start, min(start + _BATCH, down * across))
+        windows = every[np.divmod(numbers, across)].reshape(len(numbers), -1)
+        inked = (model.settings.input_values() > 0)[windows].mean(axis=1) >= ink
+        if inked.any():
+            sums = model.sums(windows[inked], product)
+            labels[numbers[inked]], leads[numbers[inked]] = surest_class(model.settings, sums)
+    return _surest(leads.reshape(down, across), labels.reshape(down, across), side, stride, margin)
+
+
+def _surest(
+    leads: NDArray[np.float32], labels: NDArray[np.int64], side: int, stride: int, margin: float
+) -> tuple[Detection, ...]:
+    """Windows with a lead, the surest first, none nearer than half a window to a surer one."""
+    near = -(-(side // 2) // stride)  # windows of this distance are far enough
+    free = np.ones(leads.shape, dtype=bool)
     found: list[Detection] = []
-    for at in np.argsort(-leads, kind="stable"):
-        if leads[at] < margin:
+    for at in np.argsort(-leads.ravel(), kind="stable"):
+        row, column = divmod(int(at), leads.shape[1])
+        if leads[row, column] < max(margin, 0.0):
             break
-        here = (int(rows[kept[at]]), int(columns[kept[at]]))
-        if all(max(abs(here[0] - d.top), abs(here[1] - d.left)) >= side // 2 for d in found):
-            found.append(Detection(*here, int(sums[at].argmax()), float(leads[at])))
+        if free[row, column]:
+            rows, columns = (slice(max(0, k - near + 1), k + near) for k in (row, column))
+            free[rows, columns] = False
+            place = row * stride, column * stride
+            found.append(Detection(*place, int(labels[row, column]), float(leads[row, column])))
     return tuple(found)

@@ -8,7 +8,6 @@ told with its reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,16 +15,13 @@ from typing import Any
 
 from bitwright.base.errors import GraphError
 from bitwright.base.files import atomic_write
-from bitwright.ir import Graph, IntArray, save_graph
-from bitwright.ir.executor import Executor
-from bitwright.lower.split import Part, run_parts, split_graph
+from bitwright.ir import Graph, save_graph
+from bitwright.lower.split import Maker, Part, Parted, split_graph
 from bitwright.papers.dpu.architecture import Architecture
 from bitwright.papers.dpu.nodes import FREE, FusedNode, Kind, fuse
 from bitwright.papers.dpu.reasons import reasons
 
 ENGINE, CPU = "dpu", "cpu"
-#: What computes the levels of a part: by default the executor.
-Maker = Callable[[Graph], Callable[[Mapping[str, IntArray]], dict[str, IntArray]]]
 
 
 @dataclass(frozen=True)
@@ -101,9 +97,13 @@ class Compiled:
             engine: what computes the engine's parts; None: the executor, as for the others.
             threads: of each executor.
         """
-        return Parted(self, engine, threads)
+        makers = {} if engine is None else {ENGINE: engine}
+        return Parted(self.graph, self.parts, makers, threads)
 
     def to_json(self) -> dict[str, Any]:
+        inside: list[list[str]] = [[] for _ in self.parts]
+        for node in self.nodes:
+            inside[node.part].append(node.node.name)
         return {
             "network": self.graph.name,
             "digest": self.graph.digest,
@@ -113,9 +113,9 @@ class Compiled:
                     "place": part.place,
                     "inputs": list(part.graph.inputs),
                     "outputs": list(part.graph.outputs),
-                    "nodes": [n.node.name for n in self.nodes if n.part == index],
+                    "nodes": names,
                 }
-                for index, part in enumerate(self.parts)
+                for part, names in zip(self.parts, inside, strict=True)
             ],
             "nodes": [node.to_json() for node in self.nodes],
         }
@@ -125,38 +125,6 @@ class Compiled:
         for index, part in enumerate(self.parts):
             save_graph(part.graph, folder / f"part-{index}-{part.place}.bwg")
         atomic_write(folder / "compiled.json", json.dumps(self.to_json(), indent=1) + "\n")
-
-
-class Parted:
-    """Runs a compiled network, part after part, from any thread.
-
-    Raises:
-        GraphError: of a call, images of another size than the network's.
-    """
-
-    def __init__(self, compiled: Compiled, engine: Maker | None, threads: int | None) -> None:
-        def executor(graph: Graph) -> Callable[[Mapping[str, IntArray]], dict[str, IntArray]]:
-            return Executor(graph, threads).run
-
-        self.compiled = compiled
-        makers = {ENGINE: engine or executor, CPU: executor}
-        self._runs = tuple(makers[part.place](part.graph) for part in compiled.parts)
-
-    def run(self, feeds: Mapping[str, IntArray]) -> dict[str, IntArray]:
-        """Levels of the outputs, as `Graph.run` of the whole gives them."""
-        return run_parts(self.compiled.graph, self.compiled.parts, self._runs, feeds)
-
-    def __call__(self, images: IntArray) -> dict[str, IntArray]:
-        """The same of a network with one input: levels ``(N, *shape)``."""
-        (edge,) = self.compiled.graph.inputs
-        wanted = self.compiled.graph.types[edge].shape
-        if images.shape[1:] != wanted:
-            raise GraphError(
-                f"the network takes images of {wanted}, these are of {images.shape[1:]}",
-                where=self.compiled.graph.name,
-                hint="compile the network for this size",
-            )
-        return self.run({edge: images})
 
 
 def compile_graph(graph: Graph, architecture: Architecture) -> Compiled:

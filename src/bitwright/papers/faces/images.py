@@ -38,6 +38,8 @@ CHIP = ((0.3090, 0.3153), (0.6714, 0.3153), (0.4900, 0.5651))
 ORL_ARCHIVE = "orl-faces.zip"
 ORL_PEOPLE, ORL_EACH = 40, 10
 _MOST_PICTURE = 1 << 20
+#: Pixels of a picture that a face is cut out of, with its border of its own size: of a camera's.
+_MOST_PIXELS = 1 << 28
 _ORL_NAME = re.compile(r"(?:.*/)?s(\d+)/(\d+)\.pgm")
 
 
@@ -148,16 +150,25 @@ def cut_face(
 
     Returns:
         (size, size, 3); outside the picture its edge is continued.
+
+    Raises:
+        DataError: the picture is too large.
     """
     from PIL import Image
 
     shape = picture.shape[:2]
+    border = int(max(shape))
+    if (shape[0] + 2 * border) * (shape[1] + 2 * border) > _MOST_PIXELS:
+        raise DataError(
+            f"a picture of {shape[0]} x {shape[1]} pixels is too large or too long for a face",
+            where="faces",
+            hint="make it smaller, 4000 x 4000 say",
+        )
     aligned = how.align and landmarks is not None
     a, b, x0, y0 = _fit(landmarks, how) if aligned and landmarks else _box(shape, how)
     step = hypot(a, b)
     fine = max(1, ceil(step - 1e-9))  # where pixels get fewer, they are averaged
     a, b = a / fine, b / fine
-    border = int(max(shape))
     wide = np.pad(picture, ((border, border),) * 2 + ((0, 0),) * (picture.ndim - 2), mode="edge")
     side = how.size * fine
     matrix = (a, -b, x0 + border, b, a, y0 + border)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, ModelError
-from bitwright.base.files import open_regular, read_bytes
+from bitwright.base.files import read_bytes
+from bitwright.base.regular import open_regular
 from bitwright.interop.hdf5 import read_hdf5
 from bitwright.models.skynet import SkyNet, folded_weights
 

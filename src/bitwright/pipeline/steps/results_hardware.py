@@ -3,10 +3,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from bitwright.base.figures import Resources
-from bitwright.base.records import BlockRow, EdgeRow, EngineLayerRow, EngineWaitRow, FifoRow
+from bitwright.base.records import (
+    Baud,
+    BlockRow,
+    Cycles,
+    EdgeRow,
+    EngineLayerRow,
+    EngineWaitRow,
+    FifoRow,
+    Mhz,
+)
 from bitwright.pipeline.steps.results import Metered, Result
 
 
@@ -14,7 +25,7 @@ class LinkRow(Result):
     """The serial link of a board, see `bitwright.build.rates.LinkRate`."""
 
     board: str
-    baud: float
+    baud: Baud
     bytes_in: int
     bytes_out: int
     images_per_s: float
@@ -43,14 +54,14 @@ class MapResult(Result):
     """
 
     target: str
-    clock_mhz: float
-    rated_mhz: float = 0
+    clock_mhz: Mhz
+    rated_mhz: Annotated[float, Field(ge=0, le=1e6)] = 0
     clock_note: str = ""
     wanted_fps: float | None = None
     link: LinkRow | None = None
     lut_kind: str = ""
-    interval: int
-    latency: int
+    interval: Cycles
+    latency: Cycles
     bottleneck: str
     resources: Resources
     capacity: Resources
@@ -92,7 +103,7 @@ class EngineResult(Result):
 
     engine: str
     digest: str
-    clock_mhz: float
+    clock_mhz: Mhz
     instructions: int
     memory_bytes: int
     cycles: int
@@ -128,10 +139,10 @@ class SimulateResult(Metered):
     stall_patterns: tuple[str, ...]
     compared_values: int
     differences: int
-    interval: int
-    predicted_interval: int
-    latency: int
-    predicted_latency: int
+    interval: Cycles
+    predicted_interval: Cycles
+    latency: Cycles
+    predicted_latency: Cycles
     high_water: dict[str, int]
     cycles: int
     instructions: int = 0

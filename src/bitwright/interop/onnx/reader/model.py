@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError, ModelError, ToolError
-from bitwright.base.files import file_inside, open_regular, read_bytes
+from bitwright.base.files import file_inside, read_bytes
+from bitwright.base.regular import open_regular
 from bitwright.interop.protobuf import parsed
 from bitwright.ir.types import MAX_FRAME, MAX_NODES
 

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`bitwright split`: what of a network an accelerator takes, and what the host does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitwright.cli.options import Assign, Force, Json, TargetName
+from bitwright.cli.output import Output
+
+_Network = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN|GRAPH",
+        help="A run directory behind its step lower, a folder of `import`, or a .bwg file.",
+    ),
+]
+_Out = Annotated[Path, typer.Option("--out", help="Folder for the parts.")]
+_Engine = Annotated[
+    str | None, typer.Option("--engine", help="The programmed engine of this name, or JSON file.")
+]
+_Most = Annotated[
+    int | None,
+    typer.Option("--most", min=1, help="Parts to build; without, one, or any of an engine."),
+]
+
+
+def split(
+    network: _Network,
+    out: _Out,
+    target: TargetName = None,
+    engine: _Engine = None,
+    most: _Most = None,
+    assign: Assign = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Split a network: what the accelerator takes as design folders, the rest for the host."""
+    from bitwright.base.files import check_free
+    from bitwright.pipeline.designs.folder import DesignSettings, changed
+    from bitwright.pipeline.designs.split import PARTS, placement_for, write_split
+    from bitwright.pipeline.export_network import read_graph
+
+    output = Output(json)
+    check_free(out / PARTS, force=force)
+    given = list(assign or [])
+    if engine is not None:
+        given = ["hardware.kind=engine", f"hardware.engine={engine}", *given]
+    if target is not None:
+        given = [f"hardware.target={target}", *given]
+    settings = changed(DesignSettings(), given)
+    graph, feeds = read_graph(network)
+    found = placement_for(graph, settings.hardware, most)
+    paths = write_split(found, settings, out, feeds)
+    value = {**found.to_json(), "paths": {name: str(path) for name, path in paths.items()}}
+    if output.answered(value):
+        return
+    rows = [
+        (name, part.place, str(len(part.graph.nodes)), ", ".join(part.graph.inputs),
+         ", ".join(part.graph.outputs))
+        for name, part in zip(paths, found.parts, strict=True)
+    ]  # fmt: skip
+    output.table(graph.name, ("part", "place", "nodes", "reads", "gives"), rows)
+    for node, why in found.reasons.items():
+        output.say(f"{node}: on the host, {why}")
+    output.say(f"wrote {out / PARTS} and {len(paths)} parts")

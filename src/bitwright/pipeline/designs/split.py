@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network of which an accelerator takes only a part: a design folder for each part that it takes,
+and the integer graphs of what the host does.
+
+``parts.json`` says what runs where, in order, and why not on the accelerator. The design folders
+are like any other: `bitwright simulate FOLDER/part-1-accelerator`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from bitwright.base.errors import DataError, TargetError
+from bitwright.base.files import MOST_TEXT, atomic_write, parse_json, read_text
+from bitwright.base.progress import Progress, no_progress
+from bitwright.engine.compiler.front import network_of
+from bitwright.engine.config import EngineConfig
+from bitwright.hw.template import template
+from bitwright.ir import INTEGER, Graph, IntArray, load_graph, save_graph
+from bitwright.ir.executor import Executor
+from bitwright.lower.placement import ACCELERATOR, Accept, Placement, place_graph
+from bitwright.lower.split import Maker, Part, Run
+from bitwright.pipeline.designs.folder import GRAPH, Design, DesignSettings, open_design
+from bitwright.pipeline.designs.steps import MAP, simulate_design
+from bitwright.pipeline.recipe_hardware import HardwareSection
+from bitwright.pipeline.steps.map import RTL
+from bitwright.pipeline.steps.map_engine import engine_config
+from bitwright.sim import Simulator
+
+PARTS, WHOLE = "parts.json", "whole.bwg"
+
+
+def placement_for(graph: Graph, wanted: HardwareSection, most: int | None = None) -> Placement:
+    """What of a graph the accelerator of a recipe takes.
+
+    Args:
+        most: parts that are built; None: of a streaming design one, of an engine, which runs one
+            program after the other, any number.
+
+    Raises:
+        TargetError: nothing is left for the accelerator; says what refused.
+    """
+    if wanted.kind == "engine":
+        found = place_graph(graph, _on_engine(engine_config(wanted)), most)
+    else:
+        found = place_graph(graph, template, 1 if most is None else most)
+    if not found.accelerated:
+        node, why = next(iter(found.reasons.items()))
+        raise TargetError(
+            f"nothing of this network runs on the accelerator: {node}: {why}",
+            where=graph.name,
+            hint="run it on the host: bitwright.ir.executor.Executor",
+        )
+    return found
+
+
+def _on_engine(config: EngineConfig) -> Accept:
+    return partial(network_of, config=config)
+
+
+def write_split(
+    placement: Placement,
+    settings: DesignSettings,
+    folder: Path,
+    feeds: Mapping[str, IntArray] | None = None,
+) -> dict[str, Path]:
+    """Write the parts.
+
+    Args:
+        feeds: levels of the graph's inputs, of real data, from which those between the parts
+            follow; None: the designs are proven on random ones.
+
+    Returns:
+        The folder, or file, of each part, by its name.
+    """
+    values = dict(feeds or {})
+    paths: dict[str, Path] = {}
+    for number, part in enumerate(placement.parts):
+        name = f"part-{number}-{part.place}"
+        paths[name] = folder / name
+        known = {edge: values[edge] for edge in part.graph.inputs if edge in values}
+        if part in placement.accelerated:
+            # A design folder keeps the levels of one input; of several it is proven on random ones.
+            levels = known if len(known) == len(part.graph.inputs) == 1 else None
+            Design(paths[name], part.graph, settings, levels).save()
+        else:
+            save_graph(part.graph, paths[name] / GRAPH)
+        if feeds is not None:
+            values |= Executor(part.graph).run(known)
+    save_graph(placement.graph, folder / WHOLE)
+    atomic_write(folder / PARTS, json.dumps(placement.to_json(), indent=1) + "\n")
+    return paths
+
+
+def open_split(folder: Path) -> Placement:
+    """What `write_split` has written: `Placement.runner` runs it.
+
+    Raises:
+        DataError: the folder is none, or its files do not belong together.
+        GraphError: a graph in it is damaged.
+    """
+    where = str(folder / PARTS)
+    try:
+        found = parse_json(read_text(folder / PARTS, most=MOST_TEXT))
+        places = [str(entry["place"]) for entry in found["parts"]]
+        reasons = {str(node): str(why) for node, why in found["reasons"].items()}
+        digest = found["digest"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError("is no description of parts", where=where, hint="split it again") from error
+    whole = load_graph(folder / WHOLE, {"integer": INTEGER})
+    if whole.digest != digest:
+        raise DataError("is of another network than the graph beside it", where=where)
+    parts = tuple(
+        Part(place, load_graph(folder / f"part-{number}-{place}" / GRAPH, {"integer": INTEGER}))
+        for number, place in enumerate(places)
+    )
+    nodes = sorted(node.name for part in parts for node in part.graph)
+    if nodes != sorted(node.name for node in whole):
+        raise DataError("its parts are not those of the graph beside it", where=where)
+    return Placement(whole, parts, reasons)
+
+
+def simulated(folder: Path, progress: Progress = no_progress) -> Maker:
+    """Computes the accelerator's parts of a folder of `write_split` in the simulated RTL of their
+    designs (kind ``dataflow``), for `Placement.runner`.
+
+    Raises:
+        MismatchError, ToolError: when it is called, as `steps.simulate_design`.
+    """
+    designs = {
+        load_graph(path / GRAPH, {"integer": INTEGER}).digest: path
+        for path in folder.glob(f"part-*-{ACCELERATOR}")
+    }
+
+    def made(part: Graph) -> Run:
+        design = open_design(designs[part.digest])
+        simulate_design(design, progress)
+        simulator = Simulator.build(design.folder / MAP / RTL)
+        ports = simulator.design
+
+        def run(values: Mapping[str, IntArray]) -> dict[str, IntArray]:
+            frames = len(next(iter(values.values())))
+            given = {p.name: values[e] for p, e in zip(ports.inputs, part.inputs, strict=True)}
+            levels = simulator.run(simulator.pack(given), frames).levels
+            return {
+                edge: levels[port.name].reshape(frames, *part.types[edge].shape)
+                for edge, port in zip(part.outputs, ports.outputs, strict=True)
+            }
+
+        return run
+
+    return made
