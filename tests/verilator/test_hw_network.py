@@ -40,6 +40,7 @@ from bitwright.hw import (
     map_graph,
     search_folding,
 )
+from bitwright.hw.folding import parse_folding
 from bitwright.hw.template import template
 from bitwright.hw.tokens import simulate_tokens, steady_interval
 from bitwright.ir import Graph, random_feeds
@@ -168,6 +169,18 @@ def _parallel(graph: Graph, seed: int) -> Folding:
 def test_parallel_windows(network: Callable[[], Graph], tmp_path: Path) -> None:
     graph = network()
     Design(graph, _parallel(graph, 2), tmp_path).check()
+
+
+def test_parallel_depthwise_units_in_dsp_blocks(tmp_path: Path) -> None:
+    """Two products of a channel in a block, and of another unit half the channels in LUTs."""
+    net = Net((5, 4, 6), "uint4", "int4n", 9).depthwise(3, 1).threshold().depthwise(3, 1, 2)
+    nodes = {
+        "dw": {"PE": 2, "SIMD": 9, "resType": "dsp"},
+        "dw_2": {"PE": 6, "SIMD": 9, "resType": "dsp", "DspPE": 3},
+    }
+    design = Design(net.requant().finish(label=False), parse_folding(nodes), tmp_path)
+    assert design.hardware.node("dw").integer("dsp_pack") == 2
+    design.check()
 
 
 def _lone_conv(shape: tuple[int, ...], kernel: tuple[int, int], attrs: dict[str, object]) -> Graph:

@@ -172,8 +172,9 @@ def _is_parallel(hardware: Graph, block: Depthwise, choices: dict[str, NodeFoldi
 def _window_of(hardware: Graph, block: Block) -> Node | None:
     """The window in front of a depthwise unit; None where it is a factor a channel."""
     producer = hardware.producer(block.node.inputs[0])
-    is_window = producer is not None and producer.op == "window"
-    return producer if is_window and producer.integer("groups") == 0 else None
+    if producer is None or producer.op != "window" or producer.integer("groups") != 0:
+        return None
+    return producer
 
 
 def lane_limits(block: Block) -> dict[str, int]:
