@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,3 +210,46 @@ def test_counting_cycles_can_be_interrupted() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         describe_program(slow_memory(), HardwareSection(), pressed)
+
+
+def test_a_multiplier_is_refused_before_it_is_taken_apart() -> None:
+    """10^12 became a list of eight thousand million pieces, 63 GB, and was too large then."""
+
+    def body(builder: GraphBuilder, edge: str) -> str:
+        added = builder.add("add", (edge, edge), attrs={"multipliers": (10**9, 1)})
+        return requant(builder, added, 1)
+
+    tracemalloc.start()
+    with pytest.raises(ModelError, match=r"multipliers .* of an addition are too large"):
+        compile_graph(network(body, "uint1"), E256)
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+
+
+def _one_pixel(table: dict[str, Any]) -> None:
+    """An input of one pixel, of which words hold a million neighbours."""
+    lanes, width = table["config"]["lanes"], 1 << 20
+    planes = 1 << 5
+    table["inputs"][0] |= {
+        "type": "uint8[1,1,1] * 0x1p-1 in [0,255]", "word": 0, "planes": planes, "pixels": width,
+        "places": list(range(planes * lanes)), "signs": [0] * planes,
+        "columns": {"image": 1, "width": width, "taps": planes * lanes, "step": 1, "left": 0},
+    }  # fmt: skip
+    table["words"] = planes * width
+
+
+def _one_place(table: dict[str, Any]) -> None:
+    """All channels of an output in one lane."""
+    table["outputs"][0]["places"] = [0] * len(table["outputs"][0]["places"])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [(_one_pixel, "to be laid out"), (_one_place, "two channels at one place")],
+)
+def test_regions_take_what_the_memory_has(
+    change: Callable[[dict[str, Any]], None], says: str
+) -> None:
+    """Few bytes of a table, and one pixel, became gigabytes."""
+    with pytest.raises(ProgramError, match=says):
+        EngineImage.from_bytes(changed(change))

@@ -25,6 +25,7 @@ from PIL import Image
 from bitwright.base.errors import DataError, ModelError, RunError
 from bitwright.base.figures import Resources
 from bitwright.base.files import read_bytes, sha256_file
+from bitwright.base.progress import no_progress
 from bitwright.data.annotated import load
 from bitwright.data.coco import ImageNames
 from bitwright.data.decoding import Decoding
@@ -32,7 +33,7 @@ from bitwright.data.labels import BoxLabels
 from bitwright.engine.compiler import compile_graph, front, network, plan
 from bitwright.engine.config import ENGINES
 from bitwright.formats import parse_format
-from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType
+from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, save_graph
 from bitwright.papers.bnn_soc.course import Look
 from bitwright.papers.bnn_soc.model import Model
 from bitwright.papers.bnn_soc.run_folder import COURSE, load_run, save_run
@@ -43,7 +44,8 @@ from bitwright.papers.dpu.architecture import load_architecture
 from bitwright.papers.dpu.compiler import PlacedNode
 from bitwright.papers.dpu.compiler import compile_graph as compile_for_dpu
 from bitwright.papers.faces.images import FacePreprocessing, cut_face
-from bitwright.pipeline.board_subject import find_subject
+from bitwright.pipeline import board_subject
+from bitwright.pipeline.board_subject import find_subject, own_rtl
 from bitwright.pipeline.steps.results import FILE, load_result
 from bitwright.pipeline.steps.results_hardware import LinkRow, MapResult
 
@@ -336,6 +338,33 @@ def test_rtl_beside_no_graph_is_not_run(beside: str, tmp_path: Path) -> None:
     if beside:
         (tmp_path / "graph.bwg").write_text("")
         (tmp_path / beside).write_text("{}")
+    with pytest.raises(RunError, match="has no RTL"):
+        find_subject(tmp_path)
+
+
+@pytest.mark.parametrize("named", ["", "map/rtl", "link"])
+def test_rtl_of_a_design_folder_is_made_again_however_it_is_named(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`board run FOLDER/map/rtl --simulated` compiled and ran what lay there."""
+    (tmp_path / "map" / "rtl").mkdir(parents=True)
+    (tmp_path / "map" / "rtl" / "design.json").write_text("{}")
+    (tmp_path / "link").symlink_to("map/rtl")
+    builder = GraphBuilder("g", INTEGER)
+    kind = TensorType((2,), parse_format("uint4"), (1.0,), 0, 15)
+    save_graph(builder.finish(builder.input("x", kind)), tmp_path / "graph.bwg")
+    monkeypatch.setattr(board_subject, "map_design", lambda *_: Path("made"))
+    assert own_rtl(find_subject(tmp_path / named), no_progress) == Path("made/rtl")
+    rtl = tmp_path / "own"  # but a folder of RTL is the user's
+    rtl.mkdir()
+    (rtl / "design.json").write_text("{}")
+    assert own_rtl(find_subject(rtl), no_progress) == rtl
+
+
+def test_what_only_seems_to_be_rtl_and_a_step_is_neither(tmp_path: Path) -> None:
+    """With step.json it was no design folder, and with design.json RTL, which was run."""
+    for name in ("graph.bwg", "step.json", "design.json"):
+        (tmp_path / name).write_text("{}")
     with pytest.raises(RunError, match="has no RTL"):
         find_subject(tmp_path)
 

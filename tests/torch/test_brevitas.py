@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import time
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +107,13 @@ def test_training_goes_on_from_it() -> None:
         ({"nowhere.act_quant.tensor_quant.scaling_impl.value": torch.ones(())}, "no layer there"),
         ({"conv1.act_quant.tensor_quant.scaling_impl.value": torch.ones(())}, "quantizes nothing"),
         ({"fc.bias": "text"}, "is no tensor"),
+        ({"fc.bias": torch.zeros(0)}, "is no tensor of numbers"),
+        ({"fc.bias": torch.ones(10).to_sparse()}, "is no tensor of numbers"),
+        ({"fc.bias": torch.ones(10, dtype=torch.complex64)}, "is no tensor of numbers"),
+        ({"fc.bias": torch.ones(10, device="meta")}, "is no tensor of numbers"),
+        ({5: torch.ones(())}, "5 is no tensor"),
+        ({"nowhere.weight_quant.tensor_quant.scaling_impl.value": torch.ones(())}, "no layer ther"),
+        ({"fc.weight.weight_quant.tensor_quant.scaling_impl.value": torch.ones(())}, "no layer th"),
     ],
 )
 def test_what_does_not_fit_is_named(change: dict[str, Tensor | None], message: str) -> None:
@@ -113,6 +122,19 @@ def test_what_does_not_fit_is_named(change: dict[str, Tensor | None], message: s
     wrong = {key: value for key, value in state.items() if value is not None}
     with pytest.raises(DataError, match=message):
         loaded("tensor", wrong)
+
+
+@pytest.mark.parametrize("part", [".runtime_stats.a", ".act_quant.a"])
+def test_a_long_name_takes_time_with_its_length(part: str) -> None:
+    """A name with a line end was searched from each of its parts: a second for 100 kB, with the
+    square.
+    """
+    state, _, _ = golden("tensor")
+    state["a" + part * 25_000 + "\n"] = torch.ones(())
+    begin = time.process_time()
+    with contextlib.suppress(DataError):
+        loaded("tensor", state)
+    assert time.process_time() - begin < 2
 
 
 def test_scales_of_the_parts_of_a_concatenation_must_agree() -> None:
@@ -179,6 +201,10 @@ def test_a_constant_scale_follows_the_width() -> None:
         ({"scaling_impl_type": 3, "bit_width": 4}, "unknown value"),
         ({"scaling_impl_type": "CONST", "bit_width": 4}, "needs a number"),
         ({"weight_bit_widht": 4}, "unknown key"),
+        (
+            {"weight_bit_width": 1, "weight_scaling_impl_type": "CONST", "weight_max_val": 1},
+            "has one level",
+        ),
         ({"signed": "yes", "bit_width": 4}, "true or false"),
         ({"quant_type": "INT", "max_val": 2}, "no bit width"),
         ({"bit_width": 4, "act_bit_width": 4}, "given twice"),

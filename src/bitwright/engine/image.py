@@ -52,7 +52,7 @@ class Columns:
     step: int
     left: int
 
-    def spread(self, levels: IntArray) -> IntArray:
+    def spread(self, levels: Bytes) -> Bytes:
         """(rows, columns, channels) -> (rows, width, taps * channels)."""
         block = np.arange(self.taps) * self.step - self.left
         at = np.arange(self.width)[:, np.newaxis] + block
@@ -91,10 +91,11 @@ class Region:
 
     def pack(self, levels: IntArray, lanes: int) -> Bytes:
         """One frame ``shape`` of levels as words; lanes without a channel are 0."""
+        lowest = (levels & 255).astype(np.uint8)
         if self.columns is not None:
-            levels = self.columns.spread(levels)
+            lowest = self.columns.spread(lowest)
         table = np.zeros((self.pixels, self.planes * lanes), np.uint8)
-        table[:, self.places] = (levels.reshape(self.pixels, -1) & 255).astype(np.uint8)
+        table[:, self.places] = lowest.reshape(self.pixels, -1)
         words = table.reshape(self.pixels, self.planes, lanes).transpose(1, 0, 2)
         return np.ascontiguousarray(words).reshape(-1, lanes)
 

@@ -9,8 +9,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from bitwright.base.described import Strict
+from bitwright.base.memory import room_for, shown
 from bitwright.ir import TensorType, parse_type
 
+#: Bytes that `Columns.spread` and `Region.pack` hold of each pixel that a word of a row takes, and
+#: of each byte that is made.
+_AN_INDEX, _A_LANE = 32, 4
 _Count = Annotated[int, Field(ge=0, lt=1 << 48, strict=True)]
 _Positive = Annotated[int, Field(gt=0, lt=1 << 48, strict=True)]
 
@@ -62,7 +66,19 @@ class RegionTable(Strict):
             raise ValueError(f"{self.edge!r:.80} has other channels or planes than {kind}")
         if max(self.places) >= self.planes * lanes * 8 // self.bits:
             raise ValueError(f"{self.edge!r:.80} has a channel behind its last plane")
+        if len(set(self.places)) != len(self.places):  # nothing would bound what it is made into
+            raise ValueError(f"{self.edge!r:.80} has two channels at one place")
+        self._check_columns(taps)
         return kind
+
+    def _check_columns(self, taps: int) -> None:
+        """Refuse a row of words that takes more to be made than a stranger may ask for: an image of
+        one pixel may have millions.
+        """
+        width = 0 if self.columns is None else self.columns.width
+        needed = _AN_INDEX * width * taps + _A_LANE * bool(width) * self.pixels * len(self.places)
+        if needed > room_for(chosen=False):
+            raise ValueError(f"{self.edge!r:.80} takes {shown(needed)} to be laid out")
 
 
 class HostTable(Strict):

@@ -47,9 +47,10 @@ _LEAST = 1e-10  # Brevitas' scaling_min_val
 _IMPL = r"tensor_quant\.scaling_impl\.(?:value|learned_value)"
 _ACTIVATION = re.compile(rf"(?P<path>.+)\.act_quant\.(?:fused_activation_quant_proxy\.)?{_IMPL}")
 _PARAMETER = re.compile(rf"(?P<path>.+)\.(?P<what>weight|bias)_quant\.{_IMPL}")
-#: State of quantizers that changes no number here, or only while Brevitas trains.
-_QUIET = re.compile(r".+\.(?:training|runtime_stats\..+|counter|init_done)")
-_QUANTIZER = re.compile(r".+\.(?:act|weight|bias|input|output)_quant\..+")
+#: State of quantizers that changes no number here, or only while Brevitas trains. ``.`` takes line
+#: ends, too: else a name is followed up to the first of them from each of its parts.
+_QUIET = re.compile(r".+\.(?:training|runtime_stats\..+|counter|init_done)", re.DOTALL)
+_QUANTIZER = re.compile(r".+\.(?:act|weight|bias|input|output)_quant\..+", re.DOTALL)
 _COUNTER = "num_batches_tracked"
 
 
@@ -137,9 +138,11 @@ def _sorted(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], _Scales, _P
     scales: _Scales = {}
     parameters: _Parameters = {}
     for key, value in state.items():
-        if not isinstance(value, Tensor):
+        if not (isinstance(key, str) and isinstance(value, Tensor) and _is_plain(value)):
             raise DataError(
-                f"{key!r:.80} is no tensor", where="state", hint="give model.state_dict()"
+                f"{key!r:.80} is no tensor of numbers",
+                where="state",
+                hint="give model.state_dict()",
             )
         if not bool(torch.isfinite(value).all()):
             raise DataError(f"{key!r:.80} holds NaN or infinity", where="state")
@@ -157,6 +160,15 @@ def _sorted(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], _Scales, _P
         elif not _QUIET.fullmatch(key):
             plain[key] = value
     return plain, scales, parameters
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether it holds real numbers, one for each element, here."""
+    return (
+        value.layout is torch.strided
+        and value.numel() > 0
+        and not (value.is_quantized or value.is_complex() or value.is_meta)
+    )
 
 
 def _module(model: nn.Module, path: str) -> nn.Module:
@@ -288,8 +300,7 @@ def _put_parameter(
     converted: QuantizedModel, path: str, what: str, value: Tensor, kept: _Kept
 ) -> None:
     """A learned scale of a weight or bias."""
-    layer = converted.get_submodule(path)
-    quantizer = getattr(layer, f"{what}_quantizer", None)
+    quantizer = getattr(_module(converted, path), f"{what}_quantizer", None)
     where = f"{path}.{what}_quant"
     if not isinstance(quantizer, WeightQuantizer) or quantizer.spec.scale is not ScaleRule.LEARNED:
         rule = "nothing" if quantizer is None else quantizer.spec.scale

@@ -93,7 +93,7 @@ def find_subject(place: str | Path) -> BoardSubject:
         implemented = folder / step_folder("implement")
         if (implemented / RESULT).is_file():
             found = replace(found, implemented=implemented)
-    elif (folder / "design.json").is_file():
+    elif (folder / "design.json").is_file() and not (folder / "step.json").is_file():
         # As `map` leaves it, two levels up: of a design folder.
         above = [f for f in (folder, *folder.absolute().parents[:2]) if (f / GRAPH).is_file()]
         found = BoardSubject(folder, folder, None, above[0] if above else None)
@@ -182,10 +182,17 @@ def _read_levels(path: Path, shape: tuple[int, ...], given: HostInput | None) ->
 
 
 def own_rtl(subject: BoardSubject, progress: Progress) -> Path:
-    """The RTL that is run; that of a design folder, which may be anybody's, is made here."""
-    if not is_design(subject.place):
-        return subject.design
-    return map_design(open_design(subject.place), progress) / RTL
+    """The RTL that is run; that of a design folder, which may be anybody's, is made here, whether
+    the design folder was named or the RTL in it.
+    """
+    above = subject.design.resolve().parents
+    for folder in (subject.place, *above[1:2]):
+        if is_design(folder) and subject.design.resolve() in (
+            folder.resolve() / MAP / RTL,
+            folder.resolve(),
+        ):
+            return map_design(open_design(folder), progress) / RTL
+    return subject.design
 
 
 def program_of(rtl: Path) -> EngineImage | None:

@@ -214,6 +214,12 @@ def _scale(settings: _Words, role: Role, where: str) -> dict[str, Any]:
     signed = settings.get("signed", _DEFAULTS[role]["signed"])
     narrow = settings.get("narrow_range", role is Role.WEIGHT)
     steps = 2 ** (bits - 1) - bool(narrow) if signed else 2**bits - 1 - bool(narrow)
+    if steps == 0:
+        raise RecipeError(
+            f"the {role.value} has one level, which has no scale",
+            where=where,
+            hint="bit_width: 2 or more, narrow_range: false, or quant_type: BINARY",
+        )
     return {"scale": "const", "value": float(reach) / steps}
 
 

@@ -278,14 +278,14 @@ def addition(
     node: Node, sources: tuple[Value, Value], multipliers: tuple[int, ...], config: EngineConfig
 ) -> Draft:
     """``multipliers[0] * a + multipliers[1] * b``; a large multiplier is the sum of several."""
-    split = [_pieces(number) for number in multipliers]
-    steps = max(map(len, split))
-    if steps > 255:
+    steps = max(map(_count, multipliers))
+    if steps > 255:  # before there are as many pieces
         raise no_mapping(
             node,
             f"multipliers {multipliers} of an addition are too large",
             "quantize both operands with nearer scales",
         )
+    split = map(_pieces, multipliers)
     levels = [piece for each in split for piece in (*each, *[0] * (steps - len(each)))]
     table = _diagonal(np.array(levels, np.int64)[:, np.newaxis], config)
     parts = [
@@ -299,10 +299,15 @@ def addition(
     )  # fmt: skip
 
 
+def _count(number: int) -> int:
+    """Of the pieces of a number."""
+    return max(1, -(-abs(number) // _LARGEST))
+
+
 def _pieces(number: int) -> list[int]:
     """Numbers of at most 127 whose sum it is."""
     sign = -1 if number < 0 else 1
-    count = max(1, -(-abs(number) // _LARGEST))
+    count = _count(number)
     low, more = divmod(abs(number), count)
     return [sign * (low + (k < more)) for k in range(count)]
 
