@@ -19,6 +19,7 @@ concatenation, from the float network of the run without them, and trained alike
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import platform
@@ -142,6 +143,8 @@ def _thing(random: np.random.Generator, picture: Image.Image) -> str:
 def run_of(args: argparse.Namespace, seed: int, *, points: bool) -> Path:
     """The run directory of a seed."""
     kind = f"{'-scratch' if args.scratch else ''}{'-points' if points else ''}"
+    if args.set:
+        kind += "-" + hashlib.sha256(" ".join(args.set).encode()).hexdigest()[:6]
     name = f"{args.what}{kind}-{args.size[0]}x{args.size[1]}-{seed}"
     found: Path = args.out / f"{name}-{args.epochs}"
     return found
@@ -151,7 +154,7 @@ def measure(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     """One seed: every metric on held-out images, float and in 4 bits."""
     settings = {"raccoon": raccoon_settings, "scenes": scenes_settings}[args.what](args, seed)
     run = run_of(args, seed, points=args.points)
-    Pipeline(load_recipe("my-detector", settings), run).build("lower")
+    Pipeline(load_recipe("my-detector", [*settings, *args.set]), run).build("lower")
     found: dict[str, Any] = {"seed": seed}
     for step, key in (("train", "float"), ("quantize", "w4a4")):
         result = json.loads((run / step_folder(step) / "result.json").read_text())
@@ -209,6 +212,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs") / "detector")
     parser.add_argument("--scratch", action="store_true", help="raccoon: fresh weights")
     parser.add_argument("--points", action="store_true", help='raccoon: "variant B"')
+    parser.add_argument("--set", action="append", default=[], help="other settings of the recipe")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--size", type=int, nargs=2, default=(64, 80), metavar=("H", "W"))
     parser.add_argument("--epochs", type=int, default=100, help="in floating point")
@@ -225,8 +229,12 @@ def main() -> int:
         args.data = Path(args.data)
     rows = [measure(args, seed) for seed in args.seeds]
     if args.write:
-        words = [word for word in sys.argv[1:] if word not in ("--write", args.write)]
-        keep(args.write, rows, " ".join(["python benchmarks/detector.py", *words]))
+        words, at = sys.argv[1:], sys.argv.index("--write") - 1
+        keep(
+            args.write,
+            rows,
+            " ".join(["python benchmarks/detector.py", *words[:at], *words[at + 2 :]]),
+        )
     return 0
 
 

@@ -14,6 +14,7 @@ docs/results/fmax.md.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -24,8 +25,14 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.placed import DESIGNS
+
 from bitwright.build.fmax import terms
 from bitwright.build.target import load_target
+from bitwright.hw import MapOptions
+from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.steps.baseline import cpu_name
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
@@ -44,6 +51,7 @@ class Point:
         lut: packed, without the shell's.
         fmax: MHz, of every placement.
         source: page of docs/results.
+        adders: between two registers, which follow from the clock that the recipe asks for.
     """
 
     design: str
@@ -53,6 +61,7 @@ class Point:
     lut: float
     fmax: tuple[float, ...]
     source: str
+    adders: int = 1
 
     @property
     def period(self) -> float:
@@ -61,7 +70,7 @@ class Point:
 
     @property
     def terms(self) -> dict[str, float]:
-        return terms(self.lut, shell=self.shell, speed=self.speed)
+        return terms(self.lut, adders=self.adders, shell=self.shell, speed=self.speed)
 
 
 #: Designs that stand on a page and in no table of numbers.
@@ -73,6 +82,11 @@ MORE = (
 
 def read(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def adders_of(recipe: str) -> int:
+    """Adders in a line of a design as a recipe asks for it."""
+    return MapOptions(FAMILY, clock_mhz=load_recipe(recipe).hardware.clock_mhz).adders
 
 
 def shell_luts() -> float:
@@ -101,7 +115,9 @@ def points() -> list[Point]:
         if row["fmax_mhz"]:
             speed, fmax = load_target(row["target"]).speed, tuple(row["fmax_mhz"].values())
             name = f"{row['design']}, {row['interval']:,} cycles"
-            found.append(Point(name, row["target"], speed, False, row["lut"], fmax, "placed"))
+            adders = adders_of(DESIGNS[row["design"]].recipe)
+            lut = row["lut"]
+            found.append(Point(name, row["target"], speed, False, lut, fmax, "placed", adders))
     return found + _of_boards(shell) + _of_recipes(shell) + [_less(one, shell) for one in MORE]
 
 
@@ -141,13 +157,16 @@ def _of_recipes(shell: float) -> list[Point]:
         cycles = next(v["value"] for k, v in rows.items() if k.startswith("cycles"))
         name = f"{run['recipe']}, {cycles:,.0f} cycles"
         less = lut["value"] - shell
-        found.append(Point(name, "ecp5-45k", "6", True, less, (fmax["value"],), "recipes"))
+        adders = adders_of(run["recipe"])
+        found.append(Point(name, "ecp5-45k", "6", True, less, (fmax["value"],), "recipes", adders))
     return found
 
 
 def fit(known: Sequence[Point]) -> dict[str, float]:
-    """Least squares of the logarithm of the period; of the grades the first is the others' zero."""
-    names = sorted({name for point in known for name in point.terms})
+    """Least squares of the logarithm of the period; of the grades the first is the others' zero.
+    What no point has is in no line.
+    """
+    names = sorted({name for point in known for name, value in point.terms.items() if value})
     grades = [name for name in names if name.startswith("grade ")]
     free = [name for name in names if name not in grades[:1]]
     rows = np.array([[point.terms.get(name, 0.0) for name in free] for point in known])
@@ -156,10 +175,11 @@ def fit(known: Sequence[Point]) -> dict[str, float]:
 
 
 def predicted(line: dict[str, float], point: Point) -> float | None:
-    """MHz; None where the line knows too little of its grade."""
-    if any(name not in line for name in point.terms):
+    """MHz; None where it has what no point of the line has."""
+    found = {name: value for name, value in point.terms.items() if value}
+    if any(name not in line for name in found):
         return None
-    return 1000.0 / exp(sum(line[name] * value for name, value in point.terms.items()))
+    return 1000.0 / exp(sum(line[name] * value for name, value in found.items()))
 
 
 def error_of(point: Point, said: float) -> float:
@@ -186,16 +206,24 @@ def page(known: Sequence[Point], said: Sequence[float | None], line: dict[str, f
         "# Fmax, predicted before place and route",
         "",
         "Placed designs for ECP5, and what the model (`bitwright.build.fmax`) says of each with",
-        "the coefficients of the *other* designs: a line through the logarithm of the LUTs, a step",
-        "for the serial shell, one for the speed grade. LUTs are packed ones without the shell's.",
+        "the coefficients of the *other* designs: a line through the logarithm of the LUTs and the",
+        "adders between two registers (3 of a design for 50 MHz), a step for the serial shell, one",
+        "for the speed grade. LUTs are packed ones without the shell's. A dash: what it has, no",
+        "other design has.",
         "",
-        "| design | device | speed | in its shell | LUT | placements | Fmax, MHz | predicted "
-        "by the others | error | from |",
-        "|---|---|---|---|---:|---:|---:|---:|---:|---|",
+        "| design | device | speed | in its shell | adders | LUT | placements | Fmax, MHz | "
+        "predicted by the others | error | from |",
+        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     for point, mhz in zip(known, said, strict=True):
         shown = ["-", "-"] if mhz is None else [f"{mhz:.1f}", f"{error_of(point, mhz):+.1%}"]
-        cells = [point.design, point.device, point.speed, "yes" if point.shell else "no"]
+        cells = [
+            point.design,
+            point.device,
+            point.speed,
+            "yes" if point.shell else "no",
+            str(point.adders),
+        ]
         cells += [f"{point.lut:,.0f}", str(len(point.fmax)), f"{median(point.fmax):.1f}", *shown]
         lines.append("| " + " | ".join([*cells, f"[{point.source}]({point.source}.md)"]) + " |")
     factors = {name: exp(value) for name, value in line.items()}
@@ -206,7 +234,8 @@ def page(known: Sequence[Point], said: Sequence[float | None], line: dict[str, f
         f"{max(once):.1%}.",
         "",
         f"The period grows by {factors['doublings'] - 1:.1%} with each doubling of the LUTs, by "
-        f"{factors['shell'] - 1:.1%} with the shell; in grade 8 it is "
+        f"{factors['shell'] - 1:.1%} with the shell, by {factors['adders'] - 1:.1%} with each more "
+        "adder (of one design alone: no error is known of that); in grade 8 it is "
         f"{factors.get('grade 8', 1.0):.2f} of that in grade 6.",
         "",
         f"`python benchmarks/fmax.py`, {date.today().isoformat()}, on {cpu_name()}.",

@@ -127,7 +127,8 @@ def close_folding(graph: Graph, rng: np.random.Generator) -> Folding:
             legal = [row for row in legal if row[0] >= _CLOSE * slowest]
         chosen = legal[rng.integers(len(legal))][1].as_dict()
         if blocks[name].node.attrs.get("groups") == 0:
-            chosen.pop("simd", None)  # a depthwise unit's window follows it
+            del chosen["simd"]  # a depthwise unit's window follows it
+            chosen.pop("parallel_window", None)
         nodes[name] = NodeFolding.from_attrs(chosen)
     return Folding(nodes)
 

@@ -323,5 +323,6 @@ def random_folding(graph: Graph, rng: np.random.Generator, most: int | None = No
             chosen = choices[rng.integers(len(choices))].as_dict()
             if block.node.attrs.get("groups") == 0:
                 del chosen["simd"]  # a depthwise unit's window follows it
+                chosen.pop("parallel_window", None)
             nodes[name] = NodeFolding.from_attrs(chosen)
     return Folding(nodes)

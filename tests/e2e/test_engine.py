@@ -15,12 +15,20 @@ from tests.engine_programs import SMALL
 
 from bitwright.base.errors import RecipeError, RunError, TargetError
 from bitwright.build.implement import read_result
+from bitwright.cli import show
+from bitwright.cli.output import Output
 from bitwright.engine.image import EngineImage, load_image
 from bitwright.engine.sdram import ULX3S, SdramMemory
 from bitwright.engine.timing import simulate
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, load_graph
-from bitwright.pipeline.api import Pipeline, diff_run, estimate_recipe
+from bitwright.pipeline.api import (
+    Pipeline,
+    diff_run,
+    estimate_recipe,
+    explain_engine,
+    explain_recipe,
+)
 from bitwright.pipeline.board import run_on_board
 from bitwright.pipeline.board_subject import find_subject
 from bitwright.pipeline.designs import steps
@@ -179,3 +187,38 @@ def test_an_engine_larger_than_the_target_is_refused_before_anything_is_trained(
         Pipeline(recipe, tmp_path / "run").build()
     assert "ecp5-85k" in str(caught.value)
     assert not any((tmp_path / "run").glob("0*"))
+
+
+def test_explain_tells_how_layers_are_mapped(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is trained; the cycles are those of `estimate`."""
+    wanted = {"kind": "engine", "engine": str(small), "target": "ecp5-45k"}
+    recipe = tiny_recipe(hardware=wanted)
+    found = explain_engine(recipe)
+    assert found is not None and found.program is not None and not found.refused
+    assert [row.layer for row in found.layers] == [row.name for row in found.program.layers]
+    assert found.program.cycles == estimate_recipe(recipe)["cycles"]
+    assert "conv1" in {node for row in found.layers for node in row.nodes}
+    show.explanation(
+        Output(json_wanted=False), explain_recipe(recipe), found.model_dump(mode="json")
+    )
+    said = capsys.readouterr().out
+    for words in (
+        "operands",
+        "128 products of 8 bits or 256 of 4",
+        "utilisation",
+        "requantization",
+    ):
+        assert words in said, words
+    assert explain_engine(tiny_recipe()) is None
+
+
+def test_explain_names_what_has_no_mapping(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = {"kind": "engine", "engine": str(small), "target": "ecp5-45k"}
+    found = explain_engine(tiny_recipe(hardware=wanted, quant={"activation": "e3m2"}))
+    assert found is not None and found.program is None and not found.layers
+    assert any("requant_float is not done by the engine" in why for why in found.refused.values())
+    show.explanation(Output(json_wanted=False), [], found.model_dump(mode="json"))
+    said = capsys.readouterr().out
+    assert "no mapping on the engine" in said and "bitwright split" in said

@@ -11,15 +11,16 @@ import pytest
 from tests.engine_programs import SMALL
 
 from bitwright.base.figures import Resources
-from bitwright.build.implement import ImplementOptions, ImplementResult, read_result
+from bitwright.build.implement import ImplementOptions, ImplementResult, implement, read_result
 from bitwright.build.target import Target, load_target
+from bitwright.build.yosys import SynthesisResult
 from bitwright.engine.compiler import compile_graph
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.sdram import ULX3S
 from bitwright.formats import parse_format
 from bitwright.host.engine_files import network_header
 from bitwright.ir import INTEGER, GraphBuilder, TensorType
-from bitwright.pipeline.steps.implement_engine import implement_engine
+from bitwright.pipeline.steps.implement_engine import RunTools, implement_engine
 from bitwright.pipeline.steps.map_engine import RTL
 from bitwright.pipeline.steps.results_hardware import ENGINE_IMAGE
 from bitwright.rtl.emit_engine import emit_engine
@@ -46,6 +47,16 @@ class Tools:
 def implemented(
     config: EngineConfig, target: str, folder: Path, options: ImplementOptions
 ) -> tuple[Tools, ImplementResult]:
+    """With `Tools` in the place of all tools."""
+    tools = Tools()
+    result = implemented_by(tools, config, target, folder, options)
+    assert result.notes[0] == "from the tools"
+    return tools, result
+
+
+def implemented_by(
+    tools: RunTools, config: EngineConfig, target: str, folder: Path, options: ImplementOptions
+) -> ImplementResult:
     builder = GraphBuilder("net", INTEGER)
     kind = TensorType((3, 4, 5), parse_format("uint8"), (1.0,), 0, 255)
     weight = np.random.default_rng(0).integers(-8, 8, (6, 3, 3, 5))
@@ -57,11 +68,10 @@ def implemented(
     image = compile_graph(graph, config)
     (mapped / ENGINE_IMAGE).write_bytes(image.to_bytes())
     assert f"{image.inputs[0].word}u, 1u, 12u, 5u, 8u" in network_header(image)
-    tools = Tools()
     given = load_target(target)
     result = implement_engine(mapped, given, made, options, tools, lambda *_: None)
-    assert read_result(made / "implement.json") == result and result.notes[0] == "from the tools"
-    return tools, result
+    assert read_result(made / "implement.json") == result
+    return result
 
 
 @pytest.mark.parametrize(("asked", "given"), [(None, ULX3S.most_mhz), (100.0, None), (50.0, 50.0)])
@@ -91,6 +101,28 @@ def test_an_engine_without_a_board_is_placed_alone(
     tools, result = implemented(config, target, tmp_path, ImplementOptions())
     assert tools.design.top == "engine" and not tools.options.bitstream
     assert any(says in note for note in result.notes) if says else len(result.notes) == 1
+
+
+@pytest.mark.parametrize("target", ["xc7z020", "xczu9eg"])
+def test_an_engine_beside_a_processor_gets_its_project(
+    tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a device is only synthesised (Yosys is not run here)."""
+
+    def synthesise(folder: Path, _: Target, out: Path, **__: object) -> SynthesisResult:
+        assert load_design(folder).top == "engine"
+        there = Resources(lut=10)
+        return SynthesisResult(out / "n.json", out / "log", {}, there, 10, {}, 1, 1, 1, "", False)
+
+    monkeypatch.setattr("bitwright.build.implement.synthesise", synthesise)
+    options = ImplementOptions(clock_mhz=75.0)
+    result = implemented_by(implement, SMALL, target, tmp_path, options)
+    script = tmp_path / "made" / result.files["vendor_system"]
+    assert "75" in script.read_text() and "NOT RUN" in (script.parent / "README.txt").read_text()
+    assert (script.parent / "driver" / "bitwright_soc_engine.c").is_file()
+    assert (script.parent / "design" / "engine_soc.v").is_file()
+    (note,) = (note for note in result.notes if "a driver" in note)
+    assert "with registers and a driver" in note and note.endswith("simulated, not run")
 
 
 def test_a_board_that_is_asked_for_gets_the_engine(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bitwright.engine.checker import check_program
-from bitwright.engine.compiler import compile_graph
+from bitwright.engine.compiler import compile_graph, front
 from bitwright.engine.compiler.front import network_of
 from bitwright.engine.config import ENGINES, EngineConfig
 from bitwright.engine.estimate import timeline
@@ -161,3 +161,17 @@ def test_four_bits_take_fewer_cycles_and_no_lanes_none() -> None:
     assert not any(isinstance(i, Input) and i.bits == Bits.FOUR for i in without.program)
     cycles = [timeline(image.program, image.config).cycles for image in (with_nibbles, without)]
     assert cycles[0] < cycles[1]
+
+
+def test_after_some_attempts_nothing_has_lanes_of_4_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph may be made so that each attempt finds one more family that does not fit."""
+    graphs = [Blocks(seed).run() for seed in range(6)]
+    config = ENGINES["e256"]
+
+    def narrow() -> int:
+        found = (network_of(graph, config).layers for graph in graphs)
+        return sum(layer.out.result == Result.FOUR for layers in found for layer in layers)
+
+    assert narrow() > 0
+    monkeypatch.setattr(front, "_MOST_ATTEMPTS", 0)
+    assert narrow() == 0

@@ -28,6 +28,7 @@ from bitwright.data.decoding import Decoding
 from bitwright.data.image_files import damaged_files
 from bitwright.data.listing import list_images
 from bitwright.explore.sweep import check_folder
+from bitwright.explore.sweep_table import KIND
 from bitwright.hw.folding import load_folding
 from bitwright.jobs import run_jobs
 from bitwright.jobs.job import SCHEMA, Job
@@ -100,6 +101,19 @@ def test_a_result_with_other_figures_does_not_count(change: Any, tmp_path: Path)
     assert job.finished() is None
     (tmp_path / "failure.json").write_text(json.dumps({"kind": "Bug", "message": {"a": 1}}))
     assert job.failure() is None
+
+
+@pytest.mark.parametrize("value", [{}, None, 1, {"figures": 1}, {"figures": {"a": 1.0}},
+                                   {"figures": {"a": {"value": "x", "unit": ""}}}])  # fmt: skip
+def test_a_result_of_another_kind_does_not_count(value: Any, tmp_path: Path) -> None:
+    """In a sweep's folder it was taken for figures: KeyError, TypeError."""
+    job = Job("n", "m:f", {}, tmp_path, kind=KIND)
+    found = {"schema": SCHEMA, **job.request, "value": value}
+    (tmp_path / "result.json").write_text(json.dumps(found))
+    assert job.finished() is None
+    good = {"figures": {"a": {"value": 1.5, "unit": "share", "source": "model"}}, "seconds": {}}
+    (tmp_path / "result.json").write_text(json.dumps(found | {"value": good}))
+    assert job.finished() == found | {"value": good}
 
 
 @pytest.mark.parametrize("link", ["points", "points/a", "points/a/job.log", "points/a/logs"])

@@ -30,7 +30,7 @@ from bitwright.data.annotated import load
 from bitwright.data.coco import ImageNames
 from bitwright.data.decoding import Decoding
 from bitwright.data.labels import BoxLabels
-from bitwright.engine.compiler import compile_graph, front, plan
+from bitwright.engine.compiler import compile_graph, front, network, plan
 from bitwright.engine.config import ENGINES
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, save_graph
@@ -297,7 +297,7 @@ def test_a_concatenation_of_one_value_many_times_is_looked_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     builder, edge = _start((1, 1, 1))
-    monkeypatch.setattr(front, "_MOST_LAYERS", 1 << 20)
+    monkeypatch.setattr(network, "_MOST_LAYERS", 1 << 20)
     graph = builder.finish(builder.add("concat", (edge,) * 20_000))
     begin = time.process_time()
     assert len(front.network_of(graph, ENGINES["e256"]).layers) == 19_999
@@ -307,7 +307,7 @@ def test_a_concatenation_of_one_value_many_times_is_looked_at_once(
 # --- figures of a design, RTL in folders, files of the kernel -------------------------------------
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf, 1e300])
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
 @pytest.mark.parametrize("field", ["clock_mhz", "baud", "interval"])
 def test_what_figures_are_divided_by_is_a_figure(field: str, wrong: float, tmp_path: Path) -> None:
     """`kpi --design` and `board` divide by what ``result.json`` of a stranger says."""

@@ -271,9 +271,38 @@ def test_a_parallel_window_takes_all_channels_and_gives_all_pixels() -> None:
     with pytest.raises(RecipeError, match=r"SIMD=\d+ of a parallel window") as caught:
         map_graph(graph, Folding({"conv_2_window": narrow}))
     assert f"SIMD={channels}" in str(caught.value.hint)
-    graph = Net((5, 5, 6), "uint4", "int4n").depthwise().threshold().finish(label=False)
-    with pytest.raises(RecipeError, match="in front of a depthwise unit"):
-        map_graph(graph, Folding({"dw_window": NodeFolding(parallel_window=1)}))
+
+
+def test_a_depthwise_unit_and_its_window_are_parallel_together() -> None:
+    graph = Net((5, 5, 18), "uint4", "int4n").depthwise().threshold().finish(label=False)
+    by_window = map_graph(graph, Folding({"dw_window": NodeFolding(parallel_window=1)}))
+    unit, window = (block_of(by_window, by_window.node(name)) for name in ("dw", "dw_window"))
+    assert (unit.lanes, window.lanes) == ((18 * 9, 18), (18, 18 * 9))
+    assert unit.interval == 25 and window.interval == 49  # a pixel a cycle, of the padded image
+    by_unit = map_graph(graph, parse_folding({"dw": {"PE": 6, "SIMD": 9}}))
+    unit = block_of(by_unit, by_unit.node("dw"))
+    assert unit.lanes == (54, 6) and unit.interval == 75
+    assert by_unit.node("dw_dwc").integer("out_lanes") == 54
+    for hardware in (by_window, by_unit):
+        assert map_graph(graph, folding_of(hardware)) == hardware
+        assert_same(graph, hardware)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        {"dw": {"PE": 2, "SIMD": 1}, "dw_window": {"parallel_window": 1}},
+        {"dw": {"PE": 2, "SIMD": 9}, "dw_window": {"parallel_window": 0}},
+        {"dw": {"PE": 2, "SIMD": 3}},
+        # As many lanes as a beat of the window has, in another order.
+        {"dw": {"PE": 2, "SIMD": 9}, "dw_window": {"SIMD": 18, "parallel_window": 0}},
+    ],
+)
+def test_a_depthwise_unit_takes_no_beats_in_another_order(nodes: dict[str, object]) -> None:
+    graph = Net((5, 5, 18), "uint4", "int4n").depthwise().threshold().finish(label=False)
+    with pytest.raises(RecipeError) as caught:
+        map_graph(graph, parse_folding(nodes))
+    assert "dw" in str(caught.value) and caught.value.hint
 
 
 def test_a_parallel_window_has_no_buffer_whose_pixels_count() -> None:

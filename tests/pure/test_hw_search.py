@@ -49,7 +49,7 @@ def _choices(problem: Problem) -> list[tuple[int, Resources]]:
         for option in chosen:
             cost = cost + option.cost
         for link in problem.links:
-            pair = link.lanes(picked)
+            pair = link.ends(picked)
             if pair[0] != pair[1]:
                 converter = link.converters[pair]
                 assert converter is not None
@@ -296,16 +296,31 @@ def test_options_are_legal_and_none_is_worse_than_another() -> None:
             assert not (same and worse)
 
 
+@pytest.mark.parametrize("cycles", [60, 160, 460, 2000])
+def test_depthwise_units_are_parallel_where_the_rate_asks_for_it(cycles: int) -> None:
+    """18 channels, 9 pixels of a window: two channels of a parallel unit have the lanes of a serial
+    window's beat, whose elements come in another order.
+    """
+    graph = Net((5, 5, 18), "uint4", "int4n").depthwise().threshold().finish(label=False)
+    folding = search_folding(graph, RateGoal(CLOCK / cycles, CLOCK), family="ecp5")
+    hardware = map_graph(graph, folding)
+    assert analyse(hardware).interval <= cycles
+    parallel = hardware.node("dw").integer("simd") == 9
+    assert parallel == (hardware.node("dw_window").integer("parallel_window") == 1)
+    if cycles < 25 * 9:  # the beats of a serial window
+        assert parallel
+
+
 def test_a_converter_is_paid_for_where_lanes_differ() -> None:
     cheap, dear = Resources(lut=10), Resources(lut=14)
     options = {
         "a": [Option({"pe": 1}, 1, 1, 10, cheap), Option({"pe": 2}, 2, 2, 5, dear)],
         "b": [Option({"pe": 2}, 2, 2, 5, cheap)],
     }
-    link = Link("a", "b", {(1, 2): (10, Resources(lut=9))})
+    link = Link("a", "b", {((1, False), (2, False)): (10, Resources(lut=9))})
     chosen = FoldingModel(options, [link], 10).smallest()
     assert chosen is not None and chosen["a"].lanes_out == 2
-    free = Link("a", "b", {(1, 2): (10, Resources(lut=1))})
+    free = Link("a", "b", {((1, False), (2, False)): (10, Resources(lut=1))})
     chosen = FoldingModel(options, [free], 10).smallest()
     assert chosen is not None and chosen["a"].lanes_out == 1
 

@@ -29,18 +29,27 @@ class DepthShape:
     style: int = 0
     pixels: int = 2
     step: int = 1
+    simd: int = 1
 
     @property
     def fold(self) -> int:
         return self.channels // self.pe
 
     @property
+    def taps(self) -> int:
+        """Beats of a window."""
+        return self.window // self.simd
+
+    @property
     def stages(self) -> int:
         """Registers from the operands to the accumulator."""
         one = self.weight_bipolar or self.act_bipolar
-        if self.dsp and not one:
-            return 2  # registers at the operands and behind the product
-        adders = 1 if one else 1 + ((self.weight_bits + 1) // 2 - 1).bit_length()
+        tree = (self.simd - 1).bit_length()
+        if self.weight_bipolar and self.act_bipolar:
+            tree = ((self.simd + 1) // 2 - 1).bit_length()
+        if self.dsp and not one:  # registers at the operands and behind the product
+            return 2 + tree // self.step
+        adders = 1 + tree + (0 if one else ((self.weight_bits + 1) // 2 - 1).bit_length())
         return max(1, adders // self.step)
 
 
@@ -58,17 +67,19 @@ def _taps(shape: DepthShape, rng: np.random.Generator) -> Levels:
 def depthwise(name: str, shape: DepthShape) -> Case:
     rng = np.random.default_rng(sum(name.encode()))
     taps, bias = _taps(shape, rng), rng.integers(-40, 41, shape.channels)
-    fold, window, pe = shape.fold, shape.window, shape.pe
+    fold, window, pe, simd = shape.fold, shape.taps, shape.pe, shape.simd
     beats = shape.pixels * fold * window
-    port_in = spec(pe, shape.act_bits, beats, signed=shape.act_signed, bipolar=shape.act_bipolar)
+    lanes = pe * simd
+    port_in = spec(lanes, shape.act_bits, beats, signed=shape.act_signed, bipolar=shape.act_bipolar)
     low, high = port_in.interval
     acc_bits = int(np.abs(taps).sum(axis=1).max() * max(-low, high) + 41).bit_length() + 1
-    words = taps.reshape(fold, pe, window).transpose(0, 2, 1).reshape(-1, pe)
+    words = taps.reshape(fold, pe, window, simd).transpose(0, 2, 1, 3).reshape(-1, pe * simd)
     codes = (words + 1) // 2 if shape.weight_bipolar else words
 
     def reference(x: Streams) -> Streams:
-        beats = x["in"].reshape(-1, shape.pixels, fold, window, pe)
-        sums = (beats * words.reshape(fold, window, pe)).sum(axis=3).reshape(-1, shape.channels)
+        beats = x["in"].reshape(-1, shape.pixels, fold, window, pe, simd)
+        sums = (beats * words.reshape(fold, window, pe, simd)).sum(axis=(3, 5))
+        sums = sums.reshape(-1, shape.channels)
         sums += bias if shape.bias else 0
         return {"out": sums.reshape(len(x["in"]), -1)}
 
@@ -77,7 +88,8 @@ def depthwise(name: str, shape: DepthShape) -> Case:
         return taken, taken[window - 1 :: window] + 4 + shape.stages
 
     parameters: dict[str, int | str] = {
-        "Channels": shape.channels, "PE": pe, "Window": window, "WeightWidth": shape.weight_bits,
+        "Channels": shape.channels, "PE": pe, "SIMD": simd, "Window": shape.window,
+        "WeightWidth": shape.weight_bits,
         "ActWidth": shape.act_bits, "AccWidth": acc_bits, "ActSigned": int(shape.act_signed),
         "WeightBipolar": int(shape.weight_bipolar), "ActBipolar": int(shape.act_bipolar),
         "HasBias": int(shape.bias), "BiasWidth": 7, "WeightFile": "w.mem", "BiasFile": "b.mem",
@@ -271,6 +283,12 @@ MORE_CASES = (
     depthwise("scale", DepthShape(8, 2, 1, 5, 6, act_signed=True, bias=True)),
     depthwise("serial", DepthShape(5, 1, 2, 2, 2, bias=True)),
     depthwise("dsp", DepthShape(4, 2, 3, 9, 8, act_signed=True, dsp=True)),
+    depthwise("parallel", DepthShape(6, 2, 9, bias=True, simd=9)),
+    depthwise("parallel_one", DepthShape(3, 3, 4, 7, 3, act_signed=True, style=2, simd=4)),
+    depthwise("parallel_part", DepthShape(4, 1, 6, 5, 4, act_signed=True, bias=True, simd=3)),
+    depthwise("parallel_dsp", DepthShape(4, 2, 9, 9, 8, act_signed=True, dsp=True, simd=9)),
+    depthwise("parallel_xnor", DepthShape(4, 2, 9, 1, 1, weight_bipolar=True, act_bipolar=True,
+                                          bias=True, simd=9)),
     depthwise("step", DepthShape(4, 2, 3, 9, 8, act_signed=True, step=2)),
     depthwise("xnor", DepthShape(4, 2, 9, 1, 1, weight_bipolar=True, act_bipolar=True, bias=True)),
     depthwise("binary_weight", DepthShape(6, 3, 4, 1, 4, act_signed=True, weight_bipolar=True)),

@@ -1,19 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A processor and its memory around dots_soc: runs what script.txt asks for, with random waits on
-// every channel. Lines: "write REGISTER VALUE", "read REGISTER", "load ADDRESS BYTES...",
-// "dump ADDRESS COUNT", "wait", "refuse ADDRESS" (an error from that address on). Ends with 1 when
-// the design breaks a rule of AXI.
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
+// A processor and its memory around dots_soc: runs a script (soc_processor.h), with random waits on
+// every channel. Ends with 1 when the design breaks a rule of AXI.
 #include <deque>
-#include <fstream>
-#include <sstream>
-#include <string>
-#include <vector>
 
-#include "Vtop.h"
-#include "verilated.h"
+#include "soc_processor.h"
 
 static std::vector<uint8_t> memory(1 << 20);
 static uint64_t refuse = ~0ull;
@@ -21,10 +11,6 @@ static uint32_t state = 12345;
 static bool chance(unsigned percent) {
   state = state * 1664525u + 1013904223u;
   return (state >> 16) % 100 < percent;
-}
-static void fail(const char *what) {
-  std::printf("broken: %s\n", what);
-  std::exit(1);
 }
 struct Burst {
   uint64_t addr;
@@ -104,7 +90,6 @@ static Burst accept(uint64_t addr, unsigned len, unsigned size, unsigned burst) 
 MASTER(0)
 MASTER(1)
 
-static Vtop top;
 static Master0 first;
 static Master1 second;
 
@@ -114,68 +99,9 @@ static void tick() {
   first.clock(top), second.clock(top);
   top.aclk = 1, top.eval();
   first.after(top), second.after(top);
+  cycle++;
 }
-static void write_register(uint32_t address, uint32_t value) {
-  top.s_axi_control_awaddr = address, top.s_axi_control_awvalid = 1;
-  for (int k = 0; k < 3; k++) tick();  // the address waits for its data
-  top.s_axi_control_wdata = value, top.s_axi_control_wvalid = 1, top.s_axi_control_wstrb = 15;
-  for (bool taken = false; !taken;) {
-    top.aclk = 0, top.eval();
-    taken = top.s_axi_control_awready && top.s_axi_control_wready;
-    tick();
-  }
-  top.s_axi_control_awvalid = top.s_axi_control_wvalid = 0;
-  for (int k = 0; k < 2; k++) tick();
-  top.s_axi_control_bready = 1;
-  if (!top.s_axi_control_bvalid) fail("no answer to a write");
-  tick();
-  top.s_axi_control_bready = 0;
-}
-static uint32_t read_register(uint32_t address) {
-  top.s_axi_control_araddr = address, top.s_axi_control_arvalid = 1;
-  tick();
-  top.s_axi_control_arvalid = 0;
-  for (int k = 0; k < 2; k++) tick();
-  if (!top.s_axi_control_rvalid) fail("no answer to a read");
-  const uint32_t value = top.s_axi_control_rdata;
-  top.s_axi_control_rready = 1;
-  tick();
-  top.s_axi_control_rready = 0;
-  return value;
-}
-
 int main() {
-  top.aresetn = 0;
-  for (int k = 0; k < 8; k++) tick();
-  top.aresetn = 1;
-  for (int k = 0; k < 4; k++) tick();
-  std::ifstream script("script.txt");
-  for (std::string line; std::getline(script, line);) {
-    std::istringstream words(line);
-    std::string verb;
-    uint64_t a = 0, b = 0;
-    words >> verb;
-    if (verb == "write") {
-      words >> a >> b;
-      write_register(uint32_t(a), uint32_t(b));
-    } else if (verb == "read") {
-      words >> a;
-      std::printf("register %u\n", read_register(uint32_t(a)));
-    } else if (verb == "load") {
-      for (words >> a; words >> b;) memory[a++] = uint8_t(b);
-    } else if (verb == "dump") {
-      words >> a >> b;
-      std::printf("memory");
-      while (b--) std::printf(" %u", memory[a++]);
-      std::printf("\n");
-    } else if (verb == "refuse") {
-      words >> refuse;
-    } else if (verb == "wait") {
-      int polls = 0;
-      while (read_register(8) & 1)
-        if (++polls > 20000) fail("not finished");
-    }
-  }
-  top.final();
+  run_script(memory, refuse);
   return 0;
 }

@@ -28,7 +28,7 @@ from bitwright.engine.isa import Buffer, Halt, Load, Unit, encode_program
 from bitwright.engine.sdram import ULX3S, SdramMemory
 from bitwright.engine.timing import simulate
 from bitwright.host import Link, SerialLine
-from bitwright.host.board_files import export_engine_host
+from bitwright.host.board_files import ENGINE_C_FILES, export_engine_host
 from bitwright.host.engine import EngineBoard, Flag
 from bitwright.host.engine_files import NETWORK_HEADER, network_header
 from bitwright.host.protocol import Request, request
@@ -139,7 +139,7 @@ def test_the_host_in_c_agrees(
     assert all((tmp_path / name).is_file() for name in files.values())
     (tmp_path / NETWORK_HEADER).write_text(network_header(image))
     (tmp_path / "program.bwe").write_bytes(image.to_bytes())
-    sources = ["bitwright_board.c", "bitwright_engine.c", "bitwright_engine_main.c"]
+    sources = [name for name in ENGINE_C_FILES if name.endswith(".c")]
     flags = ["-std=c99", "-O1", "-Wall", "-Wextra", "-pedantic", "-Werror", "-Wconversion"]
     argv = [*compiler.command, *flags, *sources, "-o", "engine"]
     built = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,7 @@ from bitwright.hw import (
     map_graph,
     search_folding,
 )
+from bitwright.hw.folding import parse_folding
 from bitwright.hw.template import template
 from bitwright.hw.tokens import simulate_tokens, steady_interval
 from bitwright.ir import Graph, random_feeds
@@ -142,12 +144,14 @@ def test_windows_in_front_of_the_first_pixel(
 
 
 def _parallel(graph: Graph, seed: int) -> Folding:
-    """A random folding in which every window that can gives all its pixels in one beat."""
+    """A random folding in which every window gives all its pixels in one beat."""
     drawn = random_folding(graph, np.random.default_rng(seed), 16)
     nodes = dict(drawn.nodes)
     for node in template(graph):
-        if node.op == "window" and node.integer("groups") > 0:
+        if node.op == "window":
             nodes[node.name] = NodeFolding(parallel_window=1)
+        if node.op == "depthwise" and node.name in nodes:  # it follows its window
+            nodes[node.name] = replace(nodes[node.name], simd=None)
     return Folding(nodes)
 
 
@@ -155,15 +159,28 @@ def _parallel(graph: Graph, seed: int) -> Folding:
     "network",
     [
         digits_like,
+        lambda: Net((6, 5, 6), "uint4", "int4n", 4).depthwise(3, 1).threshold().finish(label=False),
         lambda: _lone_conv((3, 4, 4), (2, 1), {"padding": (2, 1, 0, 1), "groups": 2}),
         lambda: _lone_conv((9, 7, 2), (3, 2), {"padding": (1, 1, 1, 1), "dilation": (2, 3)}),
         lambda: _lone_conv((3, 3, 1), (2, 2), {"padding": (3, 0, 0, 1), "stride": (2, 1)}),
     ],
-    ids=["digits", "groups", "dilated", "border"],
+    ids=["digits", "depthwise", "groups", "dilated", "border"],
 )
 def test_parallel_windows(network: Callable[[], Graph], tmp_path: Path) -> None:
     graph = network()
     Design(graph, _parallel(graph, 2), tmp_path).check()
+
+
+def test_parallel_depthwise_units_in_dsp_blocks(tmp_path: Path) -> None:
+    """Two products of a channel in a block, and of another unit half the channels in LUTs."""
+    net = Net((5, 4, 6), "uint4", "int4n", 9).depthwise(3, 1).threshold().depthwise(3, 1, 2)
+    nodes = {
+        "dw": {"PE": 2, "SIMD": 9, "resType": "dsp"},
+        "dw_2": {"PE": 6, "SIMD": 9, "resType": "dsp", "DspPE": 3},
+    }
+    design = Design(net.requant().finish(label=False), parse_folding(nodes), tmp_path)
+    assert design.hardware.node("dw").integer("dsp_pack") == 2
+    design.check()
 
 
 def _lone_conv(shape: tuple[int, ...], kernel: tuple[int, int], attrs: dict[str, object]) -> Graph:

@@ -49,6 +49,7 @@ def _depthwise(rng: Rng) -> Graph:
     attrs: dict[str, Attr] = {
         "weight_format": weight_kind, "pe": pe, "res_type": str(rng.choice(["lut", "dsp"])),
         "ram_style": str(rng.choice(["block", "distributed"])),
+        "simd": int(rng.choice([1, window])),
     }  # fmt: skip
     params = {"weight": weight}
     if rng.integers(0, 2):

@@ -108,6 +108,7 @@ def test_memories_have_the_attributes_that_quartus_knows(module: str, found: lis
         ("top_k", {"Classes": 20}, "IndexWidth must hold"),
         ("top_k", {"K": 2, "PE": 2}, "PE 1 if it is more than 1"),
         ("depthwise", {"PE": 3}, "PE must divide Channels"),
+        ("depthwise", {"SIMD": 2}, "SIMD must divide Window"),
         ("stream_add", {"MulB": 0}, "must not be 0"),
         ("stream_concat", {"FoldB": 0}, "at least 1"),
         ("stream_concat", {"OutWidth": 3}, "OutWidth must be at least InWidth"),

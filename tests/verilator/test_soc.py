@@ -7,6 +7,7 @@ import ctypes
 import random
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from tests.verilator.test_build_shell import DOTS, dots_reference, runtime  # no
 from bitwright.base.errors import GraphError
 from bitwright.base.tools.finder import find, require, run_tool
 from bitwright.base.tools.process import run_process
-from bitwright.build.soc import layout, write_soc
+from bitwright.build.soc import SocDesign, layout, write_soc
 from bitwright.build.target import list_targets, load_target
 from bitwright.build.vendor_system import write_system_project
 from bitwright.sim.beats import StreamSpec, pack, unpack
@@ -25,6 +26,8 @@ from bitwright.sim.toolchain import CHECKS
 
 BENCH = Path(__file__).with_name("soc_bench.cpp")
 SOC = Path(write_soc.__code__.co_filename).parent / "soc"
+SIM = Path(load_design.__code__.co_filename).parent
+STRICT = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-O1"]
 MAGIC = int.from_bytes(b"BWS1", "little")
 WITH_PROCESSOR = [target.name for target in list_targets() if target.processor]
 IN, OUT = 0x1F80, (0x8F80, 0x1_0080)  # bursts end at 4 KiB, and begin there
@@ -34,31 +37,29 @@ IN, OUT = 0x1F80, (0x8F80, 0x1_0080)  # bursts end at 4 KiB, and begin there
 def bench(tmp_path_factory: pytest.TempPathFactory, runtime: list[str]) -> Path:  # noqa: F811
     """A folder with the built simulation of dots_soc."""
     folder = tmp_path_factory.mktemp("soc")
-    made = write_soc(DOTS, folder)
-    verilator = require("verilator")
-    arguments = [
-        "--cc",
-        "--no-timing",
-        "--assert",
-        CHECKS,
-        "-Wno-fatal",
-        "--prefix",
-        "Vtop",
-        "--Mdir",
-    ]
-    arguments += ["made", "--top-module", made.top, *made.files]
-    run_tool(verilator, arguments, cwd=folder, log=folder / "verilator.log", timeout=300)
-    sources = [*sorted((folder / "made").glob("*.cpp")), BENCH]
-    (folder / "all.cpp").write_text("".join(f'#include "{source}"\n' for source in sources))
-    flags = ["-Imade", "all.cpp", *runtime, "-o", "bench"]
-    run_tool(require("c++"), flags, cwd=folder, log=folder / "c++.log", timeout=300)
+    build_bench(write_soc(DOTS, folder), folder, BENCH, runtime)
     return folder
 
 
-def _run(folder: Path, script: list[str]) -> tuple[list[int], list[list[int]]]:
+def build_bench(made: SocDesign, folder: Path, bench: Path, runtime: list[str]) -> None:  # noqa: F811
+    """Simulate a design and what `write_soc` put around it: the program ``bench``."""
+    verilator = require("verilator")
+    arguments = ["--cc", "--no-timing", "--assert", CHECKS, "-Wno-fatal", "--prefix", "Vtop"]
+    arguments += ["--Mdir", "made", "--top-module", made.top, *made.files]
+    run_tool(verilator, arguments, cwd=folder, log=folder / "verilator.log", timeout=300)
+    sources = [*sorted((folder / "made").glob("*.cpp")), bench]
+    (folder / "all.cpp").write_text("".join(f'#include "{source}"\n' for source in sources))
+    flags = ["-Imade", f"-I{SIM}", "all.cpp", *runtime, "-o", "bench"]
+    run_tool(require("c++"), flags, cwd=folder, log=folder / "c++.log", timeout=300)
+
+
+def run_script(
+    folder: Path, script: list[str], arguments: Sequence[str] = ()
+) -> tuple[list[int], list[list[int]]]:
     """Registers read and memory dumped, in the script's order."""
     (folder / "script.txt").write_text("\n".join(script) + "\n")
-    ran = run_process([str(folder / "bench")], cwd=folder, log=folder / "run.log", timeout=120)
+    command = [str(folder / "bench"), *arguments]
+    ran = run_process(command, cwd=folder, log=folder / "run.log", timeout=120)
     text = ran.text()
     assert ran.returncode == 0, text
     registers = [int(word) for word in re.findall(r"^register (\d+)$", text, re.M)]
@@ -94,7 +95,7 @@ def test_registers_say_what_is_there(bench: Path) -> None:
     script = [f"read {4 * k}" for k in range(6)]
     script += [*_addresses(), f"write 12 {2**32 - 1}", "write 0 5", "read 0", "read 12"]
     script += ["read 24", "read 32", "read 40", "read 200"]
-    found, _ = _run(bench, script)
+    found, _ = run_script(bench, script)
     assert found == [MAGIC, digest, 0, 0, 0, 2, MAGIC, 2**32 - 1, IN, *OUT, 0]
 
 
@@ -109,7 +110,7 @@ def test_frames_through_memory(bench: Path, count: int) -> None:
     script += [f"load {IN} " + " ".join(map(str, more)), "write 12 3", "write 8 1", "wait"]
     script += [f"dump {address} {8 * 3}" for address in OUT]
     script += ["write 12 0", "write 8 1", "read 8"]
-    registers, dumps = _run(bench, script)
+    registers, dumps = run_script(bench, script)
     assert registers[:2] == [0, 2]
     assert 8 * count < registers[2] < 200 * count + 200
     assert registers[3] == 2  # no run of no frames
@@ -123,9 +124,9 @@ def test_memory_that_refuses_is_an_error(bench: Path, address: int) -> None:
     frames, sent = _frames(4)
     script = [f"load {IN} " + " ".join(map(str, sent)), *_addresses(), "write 12 4"]
     script += [f"refuse {address}", "write 8 1", "wait", "read 8"]
-    assert _run(bench, script)[0] == [6]
+    assert run_script(bench, script)[0] == [6]
     script += [f"refuse {1 << 40}", "write 8 1", "wait", "read 8"]
-    registers, dumps = _run(bench, [*script, *(f"dump {out} 32" for out in OUT)])
+    registers, dumps = run_script(bench, [*script, *(f"dump {out} 32" for out in OUT)])
     assert registers[0] == 6
     assert registers[1] == 2
     _check(dumps, frames)
@@ -150,43 +151,58 @@ def test_words_to_beats_and_back(tmp_path: Path, width: int) -> None:
 def test_projects_are_whole_and_clean(tmp_path: Path, name: str) -> None:
     """Every file that a script names is there; scripts parse; the RTL is lint clean."""
     folder = tmp_path / "a system"
-    script = write_system_project(DOTS, load_target(name), folder, clock_mhz=80)
-    texts = {path.name: path.read_text() for path in folder.glob("*.tcl")}
-    assert script.name in texts
-    named = set(re.findall(r"design/[\w./]+\.(?:s?v|mem)", "\n".join(texts.values())))
-    there = {path.relative_to(folder).as_posix() for path in (folder / "design").rglob("*.*")}
-    assert named == there
+    write_system_project(DOTS, load_target(name), folder, clock_mhz=80)
     assert {path.name for path in (folder / "driver").iterdir()} == {
+        "bitwright_device.c",
+        "bitwright_device.h",
         "bitwright_soc.c",
         "bitwright_soc.h",
         "design.h",
         "example.c",
     }
+    check_project(folder, name, "dots_soc")
+    check_scripts(folder)
+
+
+def check_project(folder: Path, target: str, top: str, *, lint: bool = True) -> None:
+    """A project for 80 MHz is whole, says that nobody ran it, and its RTL is lint clean."""
+    texts = {path.name: path.read_text() for path in folder.glob("*.tcl")}
+    assert "build.tcl" in texts
+    named = set(re.findall(r"design/[\w./]+\.(?:s?v|mem)", "\n".join(texts.values())))
+    there = {path.relative_to(folder).as_posix() for path in (folder / "design").rglob("*.*")}
+    assert named == there
     readme = (folder / "README.txt").read_text()
     assert "NOT RUN" in readme
-    assert f"{load_target(name).processor.control:#x}" in readme  # type: ignore[union-attr]
+    assert f"{load_target(target).processor.control:#x}" in readme  # type: ignore[union-attr]
+    for file in re.findall(r"\b\w+\.[ch]\b", readme):  # of the driver; one comes with a network
+        assert (folder / "driver" / file).is_file() or file == "bitwright_network.h"
     assert re.search(r"\b80\b", "".join(texts.values()))
+    if not lint:
+        return
     files = [n.removeprefix("design/") for n in sorted(named, key=lambda n: n.endswith("soc.v"))]
     sources = [file for file in files if not file.endswith(".mem")]
     # Ports that the processor drives and the design does not need: protections, strobes, rlast.
     waived = ["-Wno-UNUSEDSIGNAL", "-Wno-PINCONNECTEMPTY", "-Wno-DECLFILENAME"]
-    arguments = ["--lint-only", "-Wall", *waived, "--top-module", "dots_soc", *sources]
-    verilator, log = require("verilator"), tmp_path / "lint.log"
+    arguments = ["--lint-only", "-Wall", *waived, "--top-module", top, *sources]
+    verilator, log = require("verilator"), folder / "lint.log"
     run_tool(verilator, arguments, cwd=folder / "design", log=log, timeout=120)
+
+
+def check_scripts(folder: Path) -> None:
+    """Scripts of a project parse, command by command, without running one of the vendor's."""
     tclsh = shutil.which("tclsh")
     if tclsh is None:
         pytest.skip("no tclsh here")
-    # Parsed command by command, without running one of the vendor's.
-    check = tmp_path / "check.tcl"
+    check = folder / "check"
     check.write_text(
         "set body {}\nforeach line [split [read [open [lindex $argv 0]]] \\n] {\n"
         "  append body $line \\n\n  if {[info complete $body]} {\n"
         "    if {[catch {proc p {} $body} why]} { puts $why; exit 1 }\n    set body {}\n  }\n}\n"
         "if {[string trim $body] ne {}} { puts incomplete; exit 1 }\nputs parsed\n"
     )
-    for text in texts:
+    for text in folder.glob("*.tcl"):
         ran = run_process(
-            [tclsh, str(check), text], cwd=folder, log=tmp_path / "tcl.log", timeout=60
+            [tclsh, str(check), text.name], cwd=folder, log=folder / "tcl.log", timeout=60
         )
         assert ran.returncode == 0 and "parsed" in ran.text(), ran.text()
 
@@ -206,12 +222,12 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("driver")
     write_soc(DOTS, folder)
     folder /= "driver"
-    strict = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-O1"]
-    files = ["bitwright_soc.c", "example.c"]
+    files = ["bitwright_device.c", "bitwright_soc.c"]
     compiler, log = require("cc"), folder / "log"
-    run_tool(compiler, [*strict, *files, "-o", "example"], cwd=folder, log=log, timeout=120)
-    shared = ["-shared", "-fPIC", "bitwright_soc.c", "-o", "driver.so"]
-    run_tool(compiler, [*strict, *shared], cwd=folder, log=log, timeout=120)
+    example = [*STRICT, *files, "example.c", "-o", "example"]
+    run_tool(compiler, example, cwd=folder, log=log, timeout=120)
+    shared = ["-shared", "-fPIC", *files, "-o", "driver.so"]
+    run_tool(compiler, [*STRICT, *shared], cwd=folder, log=log, timeout=120)
     ran = run_process([str(folder / "example")], cwd=folder, log=log, timeout=60)
     assert ran.returncode == 2 and "usage" in ran.text()
     return ctypes.CDLL(str(folder / "driver.so"))

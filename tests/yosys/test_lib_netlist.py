@@ -21,7 +21,7 @@ NAMES = """
     matvec_binary_act matvec_xnor threshold_unsigned threshold_flip requant_even requant_ceil
     window_3x3 matvec_plain threshold_bipolar pool_fold top1of12_3
     window_depthwise window_groups parallel_3x3 parallel_groups
-    depthwise_wide depthwise_xnor add_scaled add_bipolar
+    depthwise_wide depthwise_xnor depthwise_parallel add_scaled add_bipolar
     concat_mixed concat_bipolar sum_fold sum_bits upsample_2x2 lookup_channels top3of10_1
     matvec_flush matvec_power matvec_table depthwise_float requant_float_up requant_float_flush
     pool_code

@@ -56,13 +56,20 @@ class NoHardware(ModelError):
 
     Args:
         node: its name.
+        edge: what it reads, where that is the reason and not the node.
     """
 
     def __init__(
-        self, message: str, *, node: str, where: str | None = None, hint: str | None = None
+        self,
+        message: str,
+        *,
+        node: str,
+        edge: str | None = None,
+        where: str | None = None,
+        hint: str | None = None,
     ) -> None:
         super().__init__(message, where=where, hint=hint)
-        self.node = node
+        self.node, self.edge = node, edge
 
 
 class DataError(BitwrightError):

@@ -11,8 +11,8 @@ from bitwright.base.figures import Resources
 
 #: A clock in MHz, bits a second of a line, clock cycles: figures that others are divided by come
 #: from records that may be anybody's.
-Mhz = Annotated[float, Field(gt=0, le=1e6)]
-Baud = Annotated[float, Field(gt=0, le=1e9)]
+Mhz = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Baud = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Cycles = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
@@ -111,6 +111,31 @@ class EngineLayerRow(Record):
     waits: dict[str, int]
     macs: int
     utilisation: float
+
+
+class EngineMappingRow(Record):
+    """How a layer is done on a programmed engine.
+
+    Attributes:
+        nodes: of the integer graph, that it does.
+        lanes: bits of the lanes that it multiplies in, 4 or 8; result: bits of its results.
+        activation: what follows its sums: so many thresholds, a requantization, none.
+        strips: how many its maps are cut into; rows: of one.
+        chain: layers that are done strip by strip with it, itself included.
+        sources, target: where its operands and its result lie: whole on the ``chip``, in the
+            strips of a ``chain``, in the ``memory`` outside.
+    """
+
+    layer: str
+    nodes: tuple[str, ...]
+    lanes: int
+    result: int
+    activation: str
+    strips: int
+    rows: int
+    chain: tuple[str, ...]
+    sources: tuple[str, ...]
+    target: str
 
 
 class EngineWaitRow(Record):

@@ -2,8 +2,9 @@
 """Fmax of a streaming design before it is placed, from how large it is.
 
 The longest path of these designs is mostly way, not logic, and ways grow with the design: the
-logarithm of the period is a line through that of the LUTs, with a step for the serial shell and one
-for each speed grade. The coefficients are fitted to placed designs (``benchmarks/fmax.py``).
+logarithm of the period is a line through that of the LUTs and the adders between two registers (a
+design for a slow clock has more of them), with a step for the serial shell and one for each speed
+grade. The coefficients are fitted to placed designs (``benchmarks/fmax.py``).
 """
 
 from __future__ import annotations
@@ -44,35 +45,40 @@ def coefficients() -> dict[str, Any]:
     return table
 
 
-def terms(lut: float, *, shell: bool, speed: str) -> dict[str, float]:
+def terms(lut: float, *, adders: int, shell: bool, speed: str) -> dict[str, float]:
     """What the logarithm of the period (ns) is a line through.
 
     Args:
         lut: packed LUTs, without those of the shell.
+        adders: in a line between registers of units that multiply (`MapOptions.adders`).
         shell: whether it stands in the serial shell of a board.
         speed: grade of the device.
     """
     return {
         "one": 1.0,
         "doublings": log2(lut),
+        "adders": adders - 1.0,
         "shell": float(shell),
         f"grade {speed}": 1.0,
     }
 
 
-def predicted_fmax(target: Target, lut: float, *, shell: bool) -> Prediction | None:
+def predicted_fmax(
+    target: Target, lut: float, *, shell: bool, adders: int = 1
+) -> Prediction | None:
     """Fmax of a design that has not been placed; None where no designs of the family, or of the
     speed grade, were.
 
     Args:
         lut: of the design without its shell, by the cost model; what is smaller than all that were
             placed is as fast as the smallest of them.
+        adders: see `terms`.
     """
     family = coefficients().get(target.family)
     if family is None:
         return None
     line, lut = family["line"], max(lut, family["smallest_lut"])
-    found = terms(lut, shell=shell, speed=target.speed)
+    found = terms(lut, adders=adders, shell=shell, speed=target.speed)
     if any(name not in line for name in found):
         return None
     period = exp(sum(line[name] * value for name, value in found.items()))

@@ -316,13 +316,15 @@ def _synthesis_only(work: _Work) -> ImplementResult:
 def _with_system(work: _Work, result: ImplementResult) -> ImplementResult:
     """Add the project with the processor, or why there is none."""
     processor = work.target.processor
-    reason = beyond_soc(load_design(work.design_dir))
+    design = load_design(work.design_dir)
+    reason = beyond_soc(design)
     if reason is not None or processor is None:
         return replace(result, notes=(*result.notes, f"no project with the processor: {reason}"))
     folder = work.out_dir / VENDOR / SYSTEM
     script = write_system_project(work.design_dir, work.target, folder, clock_mhz=work.clock_mhz)
+    around = "registers and a driver" if design.control else "DMA, registers and a driver"
     note = (
-        f"bitstream for {processor.board}, with DMA, registers and a driver: `{_start(script)}` "
+        f"bitstream for {processor.board}, with {around}: `{_start(script)}` "
         f"in {work.relative(folder)}/; linted and simulated, not run"
     )
     files = {**result.files, "vendor_system": work.relative(script)}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A design beside a processor: DMA and registers around it, and what its driver must know.
+"""A design beside a processor: DMA and registers around it, and what its driver must know. An
+engine, which reads and writes memory by itself, has registers alone (`bitwright.build.soc_engine`).
 
 The hand-written part is in ``soc/*.sv``: registers on AXI4-Lite, a reader and a writer on AXI4. It
 is the same for Zynq and Cyclone V. This module writes the top that wires it up, in plain Verilog,
@@ -12,21 +13,32 @@ first; the frame is filled up to a multiple of 8 bytes. Frames follow one anothe
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bitwright.base.names import c_text
 from bitwright.build.shell import beyond_shell
+from bitwright.build.soc_engine import DEVICE_FILES, SocParts, beyond_soc_engine, engine_parts
+from bitwright.build.soc_ports import (
+    CONTROL,
+    CONTROL_SIGNALS,
+    Master,
+    constants,
+    register_ports,
+    top_ports,
+)
+from bitwright.host.board_files import copy_c_files
 from bitwright.host.description import design_digest
 from bitwright.sim.spec import Design, Port, load_design
 from bitwright.sim.toolchain import instance_parameters
 
 _SOC = Path(__file__).parent / "soc"
 _LIBRARY = Path(__file__).parent.parent / "rtl" / "lib"
-_MODULES = ("soc_control", "soc_reader", "soc_writer", "soc_beats_in", "soc_beats_out")
+_MODULES = (
+    "soc_registers", "soc_control", "soc_reader", "soc_writer", "soc_beats_in", "soc_beats_out",
+)  # fmt: skip
 _LIBRARY_FILES = ("stream_fifo.sv", "mem_ram.sv", "stream_check.sv")
-_DRIVER_FILES = ("bitwright_soc.h", "bitwright_soc.c", "example.c")
+_DRIVER_FILES = (*DEVICE_FILES, "bitwright_soc.h", "bitwright_soc.c", "example.c")
 _WORD = 8
 DRIVER = "driver"
 
@@ -64,19 +76,25 @@ class SocDesign:
         top: name of its top module, in ``TOP.v``.
         files: Verilog of everything, relative to the folder, the top last.
         memories: images, relative to the folder.
-        masters: names of its AXI4 ports.
+        masters: its AXI4 ports.
         digest: what the register 0x04 holds: of everything that the design consists of.
+        usage: how the driver is compiled and started, {control}: the address of the registers.
     """
 
     top: str
     files: tuple[str, ...]
     memories: tuple[str, ...]
-    masters: tuple[str, ...]
+    masters: tuple[Master, ...]
     digest: int
+    usage: tuple[str, ...]
 
 
 def beyond_soc(design: Design) -> str | None:
     """Why a design cannot stand beside a processor like this; None if it can."""
+    if design.control is not None:
+        return beyond_soc_engine(design)
+    if design.sdram is not None:
+        return "it has the pins of an SDRAM of its own, and beside a processor there is none"
     reason = beyond_shell(design)
     return None if reason is None else reason.replace("serial shell", "project with a processor")
 
@@ -95,123 +113,69 @@ def write_soc(design_dir: Path, folder: Path) -> SocDesign:
     for name in (*design.files, *design.memories):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(design_dir / name, folder / name)
+    digest = int(design_digest(design)[:8], 16)
+    runs_programs = design.control is not None
+    parts = engine_parts(design, digest) if runs_programs else _stream_parts(design, digest)
     present = {Path(name).name for name in design.files}
-    sources = [_SOC / f"{name}.sv" for name in _MODULES]
-    sources += [_LIBRARY / name for name in _LIBRARY_FILES if name not in present]
+    sources = [_SOC / f"{name}.sv" for name in parts.modules]
+    sources += [_LIBRARY / name for name in parts.library if name not in present]
     (folder / "soc").mkdir(parents=True, exist_ok=True)
     for source in sources:
         shutil.copyfile(source, folder / "soc" / source.name)
     top = f"{design.top}_soc"
-    digest = int(design_digest(design)[:8], 16)
-    (folder / f"{top}.v").write_text(soc_top(design, digest))
-    _write_driver(design, digest, folder / DRIVER)
+    (folder / f"{top}.v").write_text(parts.top)
+    (folder / DRIVER).mkdir(exist_ok=True)
+    for name in parts.driver:
+        shutil.copyfile(_SOC / DRIVER / name, folder / DRIVER / name)
+    copy_c_files(parts.hosts, folder / DRIVER)
+    (folder / DRIVER / "design.h").write_text(parts.header)
     return SocDesign(
         top=top,
         files=(*design.files, *(f"soc/{source.name}" for source in sources), f"{top}.v"),
         memories=tuple(design.memories),
-        masters=tuple(masters(design)),
+        masters=parts.masters,
         digest=digest,
+        usage=parts.usage,
     )
 
 
-def masters(design: Design) -> list[str]:
-    """Names of the AXI4 ports, one for every output; the first also reads the input."""
-    return [f"m_axi_{k}" for k in range(len(design.outputs))]
+def _stream_parts(design: Design, digest: int) -> SocParts:
+    """What stands around a design that streams go through."""
+    return SocParts(
+        top=soc_top(design, digest),
+        masters=stream_masters(design),
+        modules=_MODULES,
+        library=_LIBRARY_FILES,
+        driver=_DRIVER_FILES,
+        header=driver_header(design, digest),
+        usage=(
+            "cc -std=c99 -O2 -o example example.c bitwright_soc.c bitwright_device.c",
+            "sudo ./example {control} udmabuf0 < levels.txt",
+        ),
+    )
+
+
+def stream_masters(design: Design) -> tuple[Master, ...]:
+    """The AXI4 ports, one for every output; the first also reads the input."""
+    return tuple(Master(f"m_axi_{k}") for k in range(len(design.outputs)))
 
 
 # --- the top -------------------------------------------------------------------------------------
 
-#: Signals of an AXI4 port: name, direction seen from the design, width, what stands still.
-Signal = tuple[str, str, int, str]
-
-
-def _address(channel: str) -> tuple[Signal, ...]:
-    """The address channel of reads ("ar") or of writes ("aw")."""
-    return (
-        (f"{channel}id", "output", 1, "1'b0"),
-        (f"{channel}addr", "output", 64, ""),
-        (f"{channel}len", "output", 8, ""),
-        (f"{channel}size", "output", 3, "3'd3"),
-        (f"{channel}burst", "output", 2, "2'd1"),
-        (f"{channel}cache", "output", 4, "4'd3"),
-        (f"{channel}prot", "output", 3, "3'd0"),
-        (f"{channel}valid", "output", 1, ""),
-        (f"{channel}ready", "input", 1, ""),
-    )
-
-
-AXI_SIGNALS: tuple[Signal, ...] = (
-    *_address("ar"),
-    ("rid", "input", 1, ""),
-    ("rdata", "input", 64, ""),
-    ("rresp", "input", 2, ""),
-    ("rlast", "input", 1, ""),
-    ("rvalid", "input", 1, ""),
-    ("rready", "output", 1, ""),
-    *_address("aw"),
-    ("wdata", "output", 64, ""),
-    ("wstrb", "output", 8, "8'hff"),
-    ("wlast", "output", 1, ""),
-    ("wvalid", "output", 1, ""),
-    ("wready", "input", 1, ""),
-    ("bid", "input", 1, ""),
-    ("bresp", "input", 2, ""),
-    ("bvalid", "input", 1, ""),
-    ("bready", "output", 1, ""),
-)
-#: On ports that only write.
-_NO_READS = {"araddr": "64'd0", "arlen": "8'd0", "arvalid": "1'b0", "rready": "1'b1"}
-CONTROL_SIGNALS: tuple[Signal, ...] = (
-    ("awaddr", "input", 8, ""),
-    ("awprot", "input", 3, ""),
-    ("awvalid", "input", 1, ""),
-    ("awready", "output", 1, ""),
-    ("wdata", "input", 32, ""),
-    ("wstrb", "input", 4, ""),
-    ("wvalid", "input", 1, ""),
-    ("wready", "output", 1, ""),
-    ("bresp", "output", 2, "2'd0"),
-    ("bvalid", "output", 1, ""),
-    ("bready", "input", 1, ""),
-    ("araddr", "input", 8, ""),
-    ("arprot", "input", 3, ""),
-    ("arvalid", "input", 1, ""),
-    ("arready", "output", 1, ""),
-    ("rdata", "output", 32, ""),
-    ("rresp", "output", 2, "2'd0"),
-    ("rvalid", "output", 1, ""),
-    ("rready", "input", 1, ""),
-)
-CONTROL = "s_axi_control"
-
-
-def _ports(prefix: str, signals: Sequence[Signal]) -> str:
-    return ",\n".join(
-        f"  {direction:6s} wire {f'[{width - 1}:0] ' if width > 1 else ''}{prefix}_{name}"
-        for name, direction, width, _ in signals
-    )
-
-
-def _constants(prefix: str, *, reads: bool) -> str:
-    signals = CONTROL_SIGNALS if prefix == CONTROL else AXI_SIGNALS
-    still = {name: value for name, _, _, value in signals if value}
-    still |= {} if reads else _NO_READS
-    return "\n".join(f"  assign {prefix}_{name} = {value};" for name, value in still.items())
-
 
 def soc_top(design: Design, digest: int) -> str:
     """Verilog of the top around a design with one input."""
-    count, names = len(design.outputs), masters(design)
-    constants = "\n".join(
-        _constants(name, reads=name in (CONTROL, names[0])) for name in (CONTROL, *names)
-    )
+    count, ports = len(design.outputs), stream_masters(design)
+    still = [constants(CONTROL, CONTROL_SIGNALS)]
+    still += [constants(m.name, m.signals, reads=m is ports[0]) for m in ports]
+    assigned = "\n".join(still)
     streams = "\n".join(_output(k, port) for k, port in enumerate(design.outputs))
     return f"""\
 // SPDX-License-Identifier: Apache-2.0
 // Generated by Bitwright: instances and constants only. Do not edit.
 `default_nettype none
 module {design.top}_soc (
-{_top_ports(names)}
+{top_ports(ports)}
 );
   wire          start, in_busy, in_error, word_valid, word_ready;
   wire          beat_valid, beat_ready, beat_last;
@@ -220,7 +184,7 @@ module {design.top}_soc (
   wire [{64 * count - 1}:0] out_addr;
   wire [{design.inputs[0].width - 1}:0] beat;
 
-{constants}
+{assigned}
 
 {_control(count, digest)}
 {_input(design.inputs[0])}
@@ -231,38 +195,13 @@ endmodule
 """
 
 
-def _top_ports(names: Sequence[str]) -> str:
-    """Clock, reset, registers, and the AXI4 ports of these names."""
-    listed = ",\n".join(
-        (_ports(CONTROL, CONTROL_SIGNALS), *(_ports(name, AXI_SIGNALS) for name in names))
-    )
-    return f"""\
-  (* X_INTERFACE_INFO = "xilinx.com:signal:clock:1.0 aclk CLK",
-     X_INTERFACE_PARAMETER = "ASSOCIATED_BUSIF {":".join((CONTROL, *names))}, \
-ASSOCIATED_RESET aresetn" *)
-  input  wire        aclk,
-  (* X_INTERFACE_INFO = "xilinx.com:signal:reset:1.0 aresetn RST",
-     X_INTERFACE_PARAMETER = "POLARITY ACTIVE_LOW" *)
-  input  wire        aresetn,
-{listed}"""
-
-
 def _control(count: int, digest: int) -> str:
     """The registers, for so many outputs."""
     busy = " | ".join(("in_busy", *(f"out{k}_busy" for k in range(count))))
     error = " | ".join(("in_error", *(f"out{k}_error" for k in range(count))))
     return f"""\
   soc_control #(.Digest(32'h{digest:08x}), .Outputs({count})) i_control (
-    .clk_i(aclk), .rst_ni(aresetn),
-    .awaddr_i(s_axi_control_awaddr), .awvalid_i(s_axi_control_awvalid),
-    .awready_o(s_axi_control_awready),
-    .wdata_i(s_axi_control_wdata), .wvalid_i(s_axi_control_wvalid),
-    .wready_o(s_axi_control_wready),
-    .bvalid_o(s_axi_control_bvalid), .bready_i(s_axi_control_bready),
-    .araddr_i(s_axi_control_araddr), .arvalid_i(s_axi_control_arvalid),
-    .arready_o(s_axi_control_arready),
-    .rdata_o(s_axi_control_rdata), .rvalid_o(s_axi_control_rvalid),
-    .rready_i(s_axi_control_rready),
+{register_ports()}
     .start_o(start), .frames_o(frames), .in_addr_o(in_addr), .out_addr_o(out_addr),
     .busy_i({busy}),
     .error_i({error})
@@ -334,13 +273,6 @@ def _output(index: int, port: Port) -> str:
 
 
 # --- the driver ----------------------------------------------------------------------------------
-
-
-def _write_driver(design: Design, digest: int, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in _DRIVER_FILES:
-        shutil.copyfile(_SOC / DRIVER / name, folder / name)
-    (folder / "design.h").write_text(driver_header(design, digest))
 
 
 def driver_header(design: Design, digest: int) -> str:

@@ -12,15 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitwright.build.soc import (
-    AXI_SIGNALS,
-    CONTROL,
-    CONTROL_SIGNALS,
-    DRIVER,
-    Signal,
-    SocDesign,
-    write_soc,
-)
+from bitwright.build.soc import DRIVER, SocDesign, write_soc
+from bitwright.build.soc_ports import CONTROL, CONTROL_SIGNALS, Signal
 from bitwright.build.target import Processor, Target
 
 SYSTEM = "system"
@@ -35,6 +28,11 @@ class _Project:
     target: Target
     processor: Processor
     clock_mhz: float
+
+    @property
+    def data_bits(self) -> int:
+        """Of the design's memory ports."""
+        return max(master.data_bits for master in self.design.masters)
 
 
 def write_system_project(
@@ -69,7 +67,8 @@ def write_system_project(
 
 
 def _readme(project: _Project, start: str) -> str:
-    control = project.processor.control
+    control = f"{project.processor.control:#x}"
+    usage = "\n   ".join(line.format(control=control) for line in project.design.usage)
     return f"""\
 {project.design.top} on {project.target.part} ({project.processor.board}).
 
@@ -79,8 +78,8 @@ the driver compiled, the scripts checked for their syntax.
 1. {start.removeprefix("# ")}
 2. Load the bitstream under Linux and the module u-dma-buf (github.com/ikwzm/udmabuf), with a buffer
    of a few megabytes: insmod u-dma-buf.ko udmabuf0=4194304
-3. In {DRIVER}/: cc -std=c99 -O2 -o example example.c bitwright_soc.c
-   sudo ./example {control:#x} udmabuf0 < levels.txt
+3. In {DRIVER}/:
+   {usage}
 """
 
 
@@ -94,7 +93,8 @@ class _Ps:
     core: str
     rule: str
     external: str
-    settings: str  # {mhz}: the clock
+    settings: str  # {mhz}: the clock, {bits}: of the memory port
+    most_bits: int  # of a memory port; the interconnect makes narrow words of wide ones
     control: str
     memory: str
     clock: str
@@ -113,8 +113,9 @@ _PS = {
         rule="processing_system7",
         external=' make_external "FIXED_IO, DDR"',
         settings="CONFIG.PCW_USE_M_AXI_GP0 1 CONFIG.PCW_USE_S_AXI_HP0 1 "
-        "CONFIG.PCW_S_AXI_HP0_DATA_WIDTH 64 CONFIG.PCW_EN_CLK0_PORT 1 "
+        "CONFIG.PCW_S_AXI_HP0_DATA_WIDTH {bits} CONFIG.PCW_EN_CLK0_PORT 1 "
         "CONFIG.PCW_EN_RST0_PORT 1 CONFIG.PCW_FPGA0_PERIPHERAL_FREQMHZ {mhz}",
+        most_bits=64,
         control="M_AXI_GP0",
         memory="S_AXI_HP0",
         clock="FCLK_CLK0",
@@ -127,8 +128,9 @@ _PS = {
         external="",
         settings="CONFIG.PSU__USE__M_AXI_GP0 1 CONFIG.PSU__USE__M_AXI_GP1 0 "
         "CONFIG.PSU__USE__M_AXI_GP2 0 CONFIG.PSU__USE__S_AXI_GP2 1 "
-        "CONFIG.PSU__SAXIGP2__DATA_WIDTH 64 CONFIG.PSU__FPGA_PL0_ENABLE 1 "
+        "CONFIG.PSU__SAXIGP2__DATA_WIDTH {bits} CONFIG.PSU__FPGA_PL0_ENABLE 1 "
         "CONFIG.PSU__CRL_APB__PL0_REF_CTRL__FREQMHZ {mhz}",
+        most_bits=128,
         control="M_AXI_HPM0_FPD",
         memory="S_AXI_HP0_FPD",
         clock="pl_clk0",
@@ -187,12 +189,14 @@ def _vivado_project(project: _Project) -> list[str]:
 
 def _vivado_cells(project: _Project, ps: _Ps) -> list[str]:
     """A block design with processor, design, interconnects and reset."""
+    bits = min(project.data_bits, ps.most_bits)
+    settings = ps.settings.format(mhz=f"{project.clock_mhz:g}", bits=bits)
     return [
         "create_bd_design system",
         f"set ps [create_bd_cell -type ip -vlnv [core {ps.core}] ps]",
         f"apply_bd_automation -rule xilinx.com:bd_rule:{ps.rule} -config"
         f' [subst {{{ps.external} apply_board_preset "$preset"}}] $ps',
-        f"set_property -dict [list {ps.settings.format(mhz=f'{project.clock_mhz:g}')}] $ps",
+        f"set_property -dict [list {settings}] $ps",
         f"create_bd_cell -type module -reference {project.design.top} accelerator",
         "create_bd_cell -type ip -vlnv [core smartconnect] control",
         "set_property -dict [list CONFIG.NUM_SI 1 CONFIG.NUM_MI 1] [get_bd_cells control]",
@@ -223,9 +227,9 @@ def _pins(names: Sequence[str]) -> str:
 def _vivado_buses(project: _Project, ps: _Ps) -> list[str]:
     """Registers and memory between processor and design, and their addresses."""
     memory = [
-        f"connect_bd_intf_net [get_bd_intf_pins accelerator/{name}]"
+        f"connect_bd_intf_net [get_bd_intf_pins accelerator/{master.name}]"
         f" [get_bd_intf_pins memory/S{k:02d}_AXI]"
-        for k, name in enumerate(project.design.masters)
+        for k, master in enumerate(project.design.masters)
     ]
     return [
         f"connect_bd_intf_net [get_bd_intf_pins ps/{ps.control}]"
@@ -344,8 +348,8 @@ def _component(design: SocDesign) -> str:
         "add_interface_port reset aresetn reset_n Input 1",
     ]
     lines += _interface(CONTROL, "axi4lite", "end", CONTROL_SIGNALS)
-    for name in design.masters:
-        lines += _interface(name, "axi4", "start", AXI_SIGNALS)
+    for master in design.masters:
+        lines += _interface(master.name, "axi4", "start", master.signals)
     return "\n".join(lines) + "\n"
 
 
@@ -369,7 +373,7 @@ def _qsys(project: _Project) -> str:
     """
     settings = {
         **_DDR3,
-        "F2S_Width": "2",  # 64 bits
+        "F2S_Width": {64: "2", 128: "3"}[project.data_bits],
         "S2F_Width": "0",
         "LWH2F_Enable": "true",
         "F2SDRAM_Type": "",
@@ -408,9 +412,9 @@ def _qsys(project: _Project) -> str:
         f"set_connection_parameter_value hps.h2f_lw_axi_master/accelerator.{CONTROL}"
         f" baseAddress {offset:#x}",
     ]
-    for name in project.design.masters:
-        lines.append(f"add_connection accelerator.{name} hps.f2h_axi_slave")
-        path = f"accelerator.{name}/hps.f2h_axi_slave"
+    for master in project.design.masters:
+        lines.append(f"add_connection accelerator.{master.name} hps.f2h_axi_slave")
+        path = f"accelerator.{master.name}/hps.f2h_axi_slave"
         lines.append(f"set_connection_parameter_value {path} baseAddress 0x0")
     lines += [
         "add_interface clk clock end",

@@ -148,11 +148,17 @@ def estimate(
 
 @app.command()
 def explain(recipe: RecipeArgument, assign: Assign = None, json: Json = False) -> None:
-    """Say what every operand of every layer becomes, and by which rule."""
-    from bitwright.pipeline.api import explain_recipe
+    """Say what every operand of every layer becomes, and by which rule; of the programmed engine,
+    how each layer is mapped, too.
+    """
+    from bitwright.pipeline.api import explain_engine, explain_recipe
 
     job = resolve(recipe, None, None, assign)
-    show.explanation(Output(json), explain_recipe(job.recipe))
+    output = Output(json)
+    rows = explain_recipe(job.recipe)
+    with output.progress() as progress:
+        engine = explain_engine(job.recipe, progress=progress)
+    show.explanation(output, rows, None if engine is None else engine.model_dump(mode="json"))
 
 
 app.command()(models.inspect)

@@ -46,12 +46,63 @@ def run_steps(
         output.say(f"results: {summary.run_dir}")
 
 
-def explanation(output: Output, rows: list[dict[str, str]]) -> None:
-    """What every operand becomes."""
-    if output.answered(rows):
+def explanation(
+    output: Output, rows: list[dict[str, str]], engine: dict[str, Any] | None = None
+) -> None:
+    """What every operand becomes, and how layers are mapped to the programmed engine, if any."""
+    if output.answered(rows if engine is None else {"operands": rows, "engine": engine}):
         return
     columns = ("layer", "type", "operand", "format", "granularity", "scale", "reason")
     output.table("operands", columns, [[row[name] for name in columns] for row in rows])
+    if engine is not None:
+        _engine_mapping(output, engine)
+
+
+def _engine_mapping(output: Output, found: dict[str, Any]) -> None:
+    sizes, products = found["sizes"], found["products"]
+    memories = (
+        f"{sizes['feature_words'] * sizes['lanes'] >> 10} KiB of features, "
+        f"{sizes['weight_rows'] * sizes['outputs'] * sizes['lanes'] >> 10} KiB of weights"
+    )
+    four = f" or {2 * products} of 4" if sizes["nibbles"] else ""
+    output.say(f"engine {found['engine']}: {products} products of 8 bits{four} a cycle; {memories}")
+    if found["refused"]:
+        columns = ("node", "reason")
+        output.table("no mapping on the engine", columns, [*found["refused"].items()])
+        output.say("`bitwright split` leaves these to the host")
+        return
+    program = found["program"]
+    times = {layer["name"]: layer for layer in program["layers"]}
+    output.table(
+        "layers on the engine",
+        ("layer", "does", "lanes", "activation", "bits", "maps", *_TIMES),
+        [
+            (
+                row["layer"],
+                ", ".join(row["nodes"]),
+                row["lanes"],
+                row["activation"],
+                row["result"],
+                _maps(row),
+                *(_times(times[row["layer"]]) if row["layer"] in times else ("",) * len(_TIMES)),
+            )
+            for row in found["layers"]
+        ],
+    )
+    _program_totals(output, program)
+
+
+def _maps(row: dict[str, Any]) -> str:
+    """Where a layer's maps lie and how they are cut, in words."""
+    words = [f"{row['strips']} strips of {row['rows']} rows"] if row["strips"] > 1 else []
+    others = [name for name in row["chain"] if name != row["layer"]]
+    if others:
+        words.append(f"chained with {', '.join(others)}")
+    if "memory" in row["sources"]:
+        words.append("read from memory")
+    if row["target"] == "memory":
+        words.append("written to memory")
+    return ", ".join(words) or "on chip"
 
 
 def mapping(output: Output, result: dict[str, Any]) -> None:
@@ -90,18 +141,26 @@ def mapping(output: Output, result: dict[str, Any]) -> None:
 
 def program(output: Output, result: dict[str, Any]) -> None:
     """A program of the engine, layer by layer, by the model."""
-    columns = ("layer", "cycles", "waits", "for", "utilisation")
-    rows = [
-        (
-            layer["name"],
-            layer["busy"],
-            sum(layer["waits"].values()),
-            ", ".join(name for name, cycles in layer["waits"].items() if cycles),
-            f"{100 * layer['utilisation']:.1f} %" if layer["macs"] else "",
-        )
-        for layer in result["layers"]
-    ]
-    output.table(f"layers on the engine {result['engine']} (model)", columns, rows)
+    rows = [(layer["name"], *_times(layer)) for layer in result["layers"]]
+    output.table(f"layers on the engine {result['engine']} (model)", ("layer", *_TIMES), rows)
+    _program_totals(output, result)
+    rates(output, result["rates"])
+
+
+_TIMES = ("cycles", "waits", "for", "utilisation")
+
+
+def _times(layer: dict[str, Any]) -> tuple[Any, ...]:
+    """What a layer takes of the array."""
+    return (
+        layer["busy"],
+        sum(layer["waits"].values()),
+        ", ".join(name for name, cycles in layer["waits"].items() if cycles),
+        f"{100 * layer['utilisation']:.1f} %" if layer["macs"] else "",
+    )
+
+
+def _program_totals(output: Output, result: dict[str, Any]) -> None:
     output.say(
         f"{result['cycles']} cycles a frame, {100 * result['utilisation']:.1f} % of the array's "
         f"multiply-accumulates; {result['instructions']} instructions (model)"
@@ -109,7 +168,6 @@ def program(output: Output, result: dict[str, Any]) -> None:
     if result["resources"] is not None:
         used = (f"{key.upper()} {found:,.0f}" for key, found in result["resources"].items())
         output.say(f"the engine without its board: {', '.join(used)} (model)")
-    rates(output, result["rates"])
 
 
 def rates(output: Output, rows: list[dict[str, Any]]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, TypeAdapter
 
 from bitwright.base.arrays import read_npz
 from bitwright.base.errors import RecipeError, RunError
@@ -38,6 +39,13 @@ from bitwright.report.table import Column, Kind, Table, Value
 from bitwright.report.table_page import Section, write_report
 from bitwright.tasks.catalog import SHARE
 from bitwright.train.config import PHASES
+
+
+class _Arm(BaseModel):
+    train: float
+    test: float
+    epochs: int
+
 
 _Found = Mapping[tuple[int | None, int], JobResult]
 """Finished jobs by width and seed."""
@@ -182,7 +190,8 @@ def _arms_job(request: StudyRequest, bits: int | None, seed: int, version: str) 
         "run": str((request.out / f"seed-{seed}" / "float" / "run").resolve()),
     }
     folder = request.out / f"seed-{seed}" / name
-    return Job(f"seed {seed}, {name}", f"{_JOBS}:train_arms", arguments, folder)
+    kind = TypeAdapter(dict[str, _Arm])
+    return Job(f"seed {seed}, {name}", f"{_JOBS}:train_arms", arguments, folder, kind=kind)
 
 
 def _named(progress: Progress, what: str) -> Progress:

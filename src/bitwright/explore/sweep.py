@@ -30,7 +30,7 @@ from bitwright.base.version import __version__
 from bitwright.data import DataSplits
 from bitwright.explore.changes import job_arguments, recipe_of
 from bitwright.explore.sweep_axes import Axis, SweepPoint, shown
-from bitwright.explore.sweep_table import Outcome, sections_of
+from bitwright.explore.sweep_table import KIND, Outcome, sections_of
 from bitwright.jobs import Job, JobResult, OnResult, check_options, run_jobs
 from bitwright.jobs.job import RESULT
 from bitwright.pipeline.api import Pipeline
@@ -223,7 +223,7 @@ def _jobs(request: SweepRequest, progress: Progress) -> list[Job]:
         folder = request.out / _POINTS / point.folder
         arguments = {**job_arguments(point.recipe), "until": request.until}
         call = f"{run_point.__module__}:{run_point.__name__}"
-        job = Job(point.title, call, arguments, folder, version=keys[request.until])
+        job = Job(point.title, call, arguments, folder, keys[request.until], KIND)
         if job.finished() is not None and not _is_done(folder, request.until, keys):
             (folder / RESULT).unlink(missing_ok=True)  # its run directory is no longer there
         jobs.append(job)

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel, TypeAdapter
+
 from bitwright.base.statistics import mean_of
 from bitwright.explore.sweep_axes import Axis, SweepPoint, short, shown
 from bitwright.jobs import JobResult
@@ -27,6 +29,19 @@ _ABOUT = {
     "calibrated": "quantized after training only, before training in few bits",
     "quantized": "the integers, after training in few bits",
 }
+
+
+class _Figure(BaseModel):
+    value: float
+    unit: str
+
+
+class _Figures(BaseModel):
+    figures: dict[str, _Figure]
+
+
+#: What the job of a point gives back.
+KIND = TypeAdapter(_Figures)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from bitwright.base.files import atomic_write
@@ -13,8 +14,11 @@ from bitwright.ir import Graph
 
 _C = Path(__file__).parent / "c"
 C_FILES = ("bitwright_board.h", "bitwright_board.c", "bitwright_main.c")
+#: Files and values of compiled networks: for any host of an engine.
+IMAGE_C_FILES = ("bitwright_image.h", "bitwright_image.c")
 ENGINE_C_FILES = (
     *C_FILES[:2], "bitwright_engine.h", "bitwright_engine.c", "bitwright_engine_main.c",
+    *IMAGE_C_FILES,
 )  # fmt: skip
 HEADER = "bitwright_design.h"
 
@@ -51,8 +55,7 @@ def export_host(description: Description, folder: Path) -> dict[str, str]:
     """Write the description and the host in C into a folder; the files by role."""
     atomic_write(folder / FILE, description.to_json())
     atomic_write(folder / HEADER, c_header(description))
-    for name in C_FILES:
-        atomic_write(folder / name, (_C / name).read_bytes())
+    copy_c_files(C_FILES, folder)
     return {"board_description": FILE, "c_host": C_FILES[1], "c_host_header": C_FILES[0],
             "c_design": HEADER}  # fmt: skip
 
@@ -64,12 +67,17 @@ def export_engine_host(description: Description, folder: Path) -> dict[str, str]
     """
     atomic_write(folder / FILE, description.to_json())
     atomic_write(folder / HEADER, c_header(description))
-    for name in ENGINE_C_FILES:
-        atomic_write(folder / name, (_C / name).read_bytes())
+    copy_c_files(ENGINE_C_FILES, folder)
     return {
         "board_description": FILE, "c_host": ENGINE_C_FILES[3], "c_host_header": ENGINE_C_FILES[2],
         "c_design": HEADER,
     }  # fmt: skip
+
+
+def copy_c_files(names: Sequence[str], folder: Path) -> None:
+    """Copy sources of the hosts in C into a folder."""
+    for name in names:
+        atomic_write(folder / name, (_C / name).read_bytes())
 
 
 def c_header(description: Description) -> str:

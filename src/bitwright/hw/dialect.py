@@ -65,7 +65,6 @@ def _infer_window(node: Node, types: Types) -> Types:
     groups, simd = _window_groups(node, channels), node.integer("simd")
     if node.integer("parallel_window"):
         need(simd == channels, f"a parallel window takes all {channels} channels a beat")
-        need(node.integer("groups") > 0, "a depthwise unit takes one pixel after the other")
         simd = 1  # the groups lie in one beat
     need(
         node.integer("groups") >= 0 and channels % (groups * simd) == 0,
@@ -82,7 +81,11 @@ def _infer_window(node: Node, types: Types) -> Types:
 
 
 def _window_groups(node: Node, channels: int) -> int:
-    return node.integer("groups") or channels // node.integer("simd")
+    """Groups of the order of a pixel's elements: where each beat is one, of a parallel window each
+    channel.
+    """
+    lanes = 1 if node.integer("parallel_window") else node.integer("simd")
+    return node.integer("groups") or channels // lanes
 
 
 def _run_window(node: Node, types: Types, arrays: Arrays) -> Arrays:
@@ -223,7 +226,10 @@ _OPS = (
             "dilation": AttrSpec("ints", "(vertical, horizontal)", (1, 1)),
             "pixels": AttrSpec("int", "pixels of the circular buffer"),
             "groups": AttrSpec(
-                "int", "channel groups; 0: each beat of a pixel is one, for a depthwise unit", 1
+                "int",
+                "channel groups; 0: each beat of a pixel is one, for a depthwise unit; of a "
+                "parallel window each channel",
+                1,
             ),
             "parallel_window": AttrSpec(
                 "int", "1: all elements of an output pixel in one beat, all channels a beat in", 0
@@ -261,13 +267,14 @@ _OPS = (
     OpSpec(
         "depthwise",
         "each channel times its own weights, PE channels a cycle; elements in order (channel fold, "
-        "pixel of the window, lane), PE lanes a fold",
+        "pixel of the window, lane), PE lanes a fold; with SIMD pixels a cycle (channel, pixel)",
         1,
         rules.infer_depthwise,
         rules.run_depthwise,
         attrs={
             **_WEIGHTS,
             "pe": PE,
+            "simd": AttrSpec("int", "pixels of a window a cycle: 1, or all", 1),
             "ram_style": _RAM,
             "res_type": _MULT,
             **_MULTIPLIERS,

@@ -9,6 +9,7 @@ from math import gcd, lcm
 from bitwright.base.errors import RecipeError
 from bitwright.hw.blocks import (
     Block,
+    Depthwise,
     MatVec,
     Pad,
     ParallelWindow,
@@ -89,6 +90,7 @@ def apply_folding(hardware: Graph, folding: Folding, options: MapOptions) -> Gra
     What the folding leaves open follows from the neighbours, so that few width converters are
     needed: a threshold takes the PE of its matrix unit, a pad the SIMD of its window, a window the
     largest divisor of its channels that its consumer can use, a join the lanes of its wider input.
+    A depthwise unit and its window are parallel together, whichever of the two says so.
 
     Raises:
         RecipeError: an entry names no node, or its value is not legal there.
@@ -121,7 +123,14 @@ def apply_folding(hardware: Graph, folding: Folding, options: MapOptions) -> Gra
 def _choice(hardware: Graph, node: Node, folding: Folding) -> NodeFolding:
     block = block_of(hardware, node)
     choice = resolve_reuse(folding.of(node.name, node.op), block)
-    if isinstance(block, Window) and choice.parallel_window and choice.simd is None:
+    if not isinstance(block, Window):
+        return choice
+    if block.out_pixels and choice.parallel_window is None:
+        (unit,) = hardware.consumers(node.output)
+        asked = folding.of(unit.name, unit.op)
+        if asked.pe is not None and (asked.simd or 1) > 1:
+            choice = replace(choice, parallel_window=1)
+    if choice.parallel_window and choice.simd is None:
         choice = replace(choice, simd=block.input_type.channels)
     return choice
 
@@ -146,8 +155,26 @@ def _fold_attrs(
         # At an input of the graph there is nothing to follow but the reader.
         lanes = before or _wanted_lanes(hardware, node, choices, before)
         return {"lanes": gcd(lanes, block.input_type.size)}
+    if isinstance(block, Depthwise) and _is_parallel(hardware, block, choices):
+        return {"pe": choice.pe or limits["pe"], "simd": choice.simd or block.window}
+    if isinstance(block, Depthwise) and choice.pe is not None:
+        return {"pe": choice.pe, "simd": choice.simd or 1}
     # FINN gives the units of one channel a lane (VVAU, pooling, channels-wise ones) PE or SIMD.
     return {"pe": choice.pe or choice.simd or gcd(before or 1, limits["pe"])}
+
+
+def _is_parallel(hardware: Graph, block: Depthwise, choices: dict[str, NodeFolding]) -> bool:
+    """Whether the window in front of a depthwise unit gives all its pixels at once."""
+    window = _window_of(hardware, block) if block.window > 1 else None
+    return window is not None and bool(choices[window.name].parallel_window)
+
+
+def _window_of(hardware: Graph, block: Block) -> Node | None:
+    """The window in front of a depthwise unit; None where it is a factor a channel."""
+    producer = hardware.producer(block.node.inputs[0])
+    if producer is None or producer.op != "window" or producer.integer("groups") != 0:
+        return None
+    return producer
 
 
 def lane_limits(block: Block) -> dict[str, int]:
@@ -159,6 +186,8 @@ def lane_limits(block: Block) -> dict[str, int]:
         return {"simd": channels // (node.integer("groups") or 1)}
     if isinstance(block, Pad | ParallelWindow):
         return {"simd": channels}
+    if isinstance(block, Depthwise):
+        return {"pe": block.output_type.channels, "simd": block.window}
     if "pe" not in node.attrs:
         return {}
     if node.op == "top_k":
@@ -171,13 +200,23 @@ def _check_order(hardware: Graph, block: Block, lanes: dict[str, int]) -> None:
     """Make sure that a depthwise unit takes the beats of its window as they come.
 
     Raises:
-        RecipeError: its PE is not the window's SIMD; no converter can restore the order.
+        RecipeError: one of the two is parallel, or their lanes differ and neither is; no converter
+            can restore the order.
     """
-    producer = hardware.producer(block.node.inputs[0])
-    if producer is None or producer.op != "window" or producer.integer("groups") != 0:
+    producer = _window_of(hardware, block) if isinstance(block, Depthwise) else None
+    if producer is None or not isinstance(block, Depthwise) or block.window == 1:
         return
     have, want = lanes[block.node.inputs[0]], block.lanes[0]
-    if have != want:
+    parallel = have > block.output_type.channels
+    if block.simd != (block.window if parallel else 1):
+        raise RecipeError(
+            f"SIMD={block.simd} behind {producer.name}, which gives "
+            f"{'all pixels of a window' if parallel else 'one pixel of a window'} a beat",
+            where=f"folding, {block.name}",
+            hint=f"SIMD={block.window} goes with parallel_window=1 there, SIMD=1 with 0; one of "
+            "the two is enough",
+        )
+    if have != want and not parallel:
         raise RecipeError(
             f"PE={want} differs from SIMD={have} of {producer.name}",
             where=f"folding, {block.name}",
@@ -254,12 +293,6 @@ def _checked(hardware: Graph, node: Node) -> Block:
 def _check_parallel(block: ParallelWindow) -> None:
     """Raises RecipeError: a window that cannot give all its pixels in one beat."""
     channels, simd = block.input_type.channels, block.integer("simd")
-    if block.node.integer("groups") == 0:
-        raise RecipeError(
-            "parallel_window=1 in front of a depthwise unit, which takes one pixel after the other",
-            where=f"folding, {block.name}",
-            hint="leave it out there, or give it 0 where Defaults give 1",
-        )
     if simd != channels:
         raise RecipeError(
             f"SIMD={simd} of a parallel window of {channels} channels",

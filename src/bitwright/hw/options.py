@@ -12,7 +12,16 @@ from bitwright.hw.blocks import Block, Dwc, Fold, MatVec, Port, blocks_of
 from bitwright.hw.cost import block_resources, end_resources
 from bitwright.hw.external import Outside, WeightMemory, demand_of
 from bitwright.hw.mapping import UNFOLDED, converter_steps, folded_maker, folded_reader
-from bitwright.hw.solver import Chosen, FoldingModel, Link, Option, Timings, cost_of, undominated
+from bitwright.hw.solver import (
+    Chosen,
+    End,
+    FoldingModel,
+    Link,
+    Option,
+    Timings,
+    cost_of,
+    undominated,
+)
 from bitwright.ir import Graph, Node, TensorType
 
 _MANY = 64  # options of one block
@@ -62,8 +71,9 @@ def options_of(block: Block, family: str, memory: WeightMemory | None = None) ->
         demand = 0.0
         if outside and isinstance(folded, MatVec) and memory is not None:
             demand = demand_of(folded, memory.data_bits)
-        choice = Option(fold.as_dict(), fold.lanes_in, fold.lanes_out, interval, cost, demand)
-        found.append(choice)
+        pixels = folded.in_pixels, folded.out_pixels
+        lanes = fold.lanes_in, fold.lanes_out
+        found.append(Option(fold.as_dict(), *lanes, interval, cost, demand, *pixels))
     return undominated(found)
 
 
@@ -141,15 +151,14 @@ class Problem:
         a pad and its window: a pad directly in front makes its border when the window has room,
         one behind a converter needs a FIFO of a row or two.
         """
-        maker = self.hardware.node(name) if side == "lanes_out" else None
-        fixed = maker is not None and (
-            maker.op == "pad" or (maker.op == "window" and maker.integer("groups") == 0)
-        )
-        table: dict[tuple[int, int], tuple[int, Resources] | None] = {}
-        for have in sorted({getattr(o, side) for o in self.options[name]}):
-            for want in sorted({o.lanes_in for o in self.options[consumer.name]}):
+        fixed = side == "lanes_out" and self.hardware.node(name).op == "pad"
+        table: dict[tuple[End, End], tuple[int, Resources] | None] = {}
+        for have in sorted({o.end(side) for o in self.options[name]}):
+            for want in sorted({o.end("lanes_in") for o in self.options[consumer.name]}):
                 if have != want:
-                    table[have, want] = None if fixed else self._converter(tensor, have, want)
+                    never = fixed or have[1] or want[1]
+                    found = None if never else self._converter(tensor, have[0], want[0])
+                    table[have, want] = found
         return Link(name, consumer.name, table, side)
 
     def _converter(self, tensor: TensorType, have: int, want: int) -> tuple[int, Resources]:

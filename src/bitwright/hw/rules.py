@@ -23,6 +23,13 @@ def _depthwise_sizes(node: Node) -> tuple[int, int]:
     return weight.shape[0], weight.shape[1]
 
 
+def _depthwise_lanes(node: Node) -> int:
+    """Channels whose elements alternate: of one alone they are side by side where all pixels of
+    its window come at once.
+    """
+    return node.integer("pe") if node.integer("simd") == 1 else 1
+
+
 def infer_depthwise(node: Node, types: Types) -> Types:
     (tensor,) = types
     channels, window = _depthwise_sizes(node)
@@ -32,6 +39,7 @@ def infer_depthwise(node: Node, types: Types) -> Types:
         f"weight {weight.shape} does not fit {tensor.channels} elements",
     )
     divides(node, "pe", channels, "channels")
+    need(node.integer("simd") in (1, window), f"simd must be 1 or the {window} pixels of a window")
     check_product(node)
     factors = node.floats("weight_scale")
     need(len(factors) in (1, channels), f"weight_scale needs 1 or {channels} entries")
@@ -48,7 +56,7 @@ def _channel_scale(node: Node, tensor: TensorType, channels: int, window: int) -
     need(bool(tensor.scale), "an input without a scale cannot be multiplied")
     if len(tensor.scale) == 1:
         return tensor.scale
-    lanes = node.integer("pe")
+    lanes = _depthwise_lanes(node)
     scale = np.array(tensor.scale).reshape(channels // lanes, window, lanes)
     need(bool((scale == scale[:, :1]).all()), "the pixels of a window need the same scales")
     return tuple(scale[:, 0].ravel().tolist())
@@ -56,7 +64,7 @@ def _channel_scale(node: Node, tensor: TensorType, channels: int, window: int) -
 
 def run_depthwise(node: Node, types: Types, arrays: Arrays) -> Arrays:
     channels, window = _depthwise_sizes(node)
-    lanes = node.integer("pe")
+    lanes = _depthwise_lanes(node)
     x = arrays[0].reshape(*arrays[0].shape[:-1], channels // lanes, window, lanes)
     weight = node.params["weight"].reshape(channels // lanes, lanes, window)
     out = (x * weight.transpose(0, 2, 1)).sum(axis=-2).reshape(*arrays[0].shape[:-1], channels)

@@ -33,6 +33,10 @@ _INFEASIBLE = 2  # of `scipy.optimize.milp`
 Floats = NDArray[np.float64]
 
 
+#: Of a stream at a block: elements a beat, and whether their order depends on that number.
+End = tuple[int, bool]
+
+
 @dataclass(frozen=True)
 class Option:
     """One folding of one block, with what it means."""
@@ -43,6 +47,17 @@ class Option:
     interval: int
     cost: Resources
     demand: float = 0.0  # of what all blocks share beside resources: words a cycle of a memory
+    in_pixels: bool = False  # see `Block.in_pixels`
+    out_pixels: bool = False
+
+    def end(self, side: str) -> End:
+        """What a stream has at this end; streams of equal ends need no converter.
+
+        Args:
+            side: ``lanes_in`` or ``lanes_out``.
+        """
+        lanes: int = getattr(self, side)
+        return lanes, self.in_pixels if side == "lanes_in" else self.out_pixels
 
     @property
     def timing(self) -> tuple[tuple[str, int], ...]:
@@ -56,8 +71,8 @@ class Option:
 class Link:
     """A stream between two blocks, and what it costs when their lanes differ.
 
-    `converters` maps (lanes there, lanes in) to (interval, cost), or to None where no converter can
-    help; equal lanes are free.
+    `converters` maps (end there, end here) to (interval, cost), or to None where no converter can
+    help; equal ends are free.
 
     Attributes:
         side: the option's field with the producer's lanes. A fork at an input of the graph has the
@@ -66,12 +81,12 @@ class Link:
 
     producer: str
     consumer: str
-    converters: Mapping[tuple[int, int], tuple[int, Resources] | None]
+    converters: Mapping[tuple[End, End], tuple[int, Resources] | None]
     side: str = "lanes_out"
 
-    def lanes(self, chosen: Mapping[str, Option]) -> tuple[int, int]:
-        """(lanes there, lanes in) of a choice."""
-        return getattr(chosen[self.producer], self.side), chosen[self.consumer].lanes_in
+    def ends(self, chosen: Mapping[str, Option]) -> tuple[End, End]:
+        """(end there, end here) of a choice."""
+        return chosen[self.producer].end(self.side), chosen[self.consumer].end("lanes_in")
 
 
 #: Blocks with the timing each of them has: what a FIFO between them depends on.
@@ -84,7 +99,7 @@ def cost_of(chosen: Mapping[str, Option], links: Sequence[Link]) -> Resources:
     """What a choice takes, converters included."""
     total = sum((option.cost for option in chosen.values()), Resources())
     for link in links:
-        converter = link.converters.get(link.lanes(chosen))
+        converter = link.converters.get(link.ends(chosen))
         total = total if converter is None else total + converter[1]
     return total
 
@@ -97,9 +112,9 @@ def undominated(options: Sequence[Option], most_cycles: int | None = None) -> li
     """
     legal = [o for o in options if most_cycles is None or o.interval <= most_cycles]
     legal.sort(key=lambda o: (0 if most_cycles else o.interval, *o.cost.to_json().values()))
-    kept: dict[tuple[int, int], list[Option]] = {}
+    kept: dict[tuple[End, End], list[Option]] = {}
     for option in legal:
-        rivals = kept.setdefault((option.lanes_in, option.lanes_out), [])
+        rivals = kept.setdefault((option.end("lanes_in"), option.end("lanes_out")), [])
         if not any(rival.cost.fits(option.cost) for rival in rivals):
             rivals.append(option)
     return [option for rivals in kept.values() for option in rivals]
@@ -150,10 +165,10 @@ class FoldingModel:
 
     def _add_link(self, link: Link) -> None:
         """What the producer gives in some lanes goes to the consumer, through converters."""
-        given = self._by_lanes(link.producer, link.side)
-        taken = self._by_lanes(link.consumer, "lanes_in")
-        sides: list[dict[int, dict[int, float]]] = [
-            {lanes: dict.fromkeys(columns, -1.0) for lanes, columns in side.items()}
+        given = self._by_end(link.producer, link.side)
+        taken = self._by_end(link.consumer, "lanes_in")
+        sides: list[dict[End, dict[int, float]]] = [
+            {end: dict.fromkeys(columns, -1.0) for end, columns in side.items()}
             for side in (given, taken)
         ]
         for have in given:
@@ -164,8 +179,8 @@ class FoldingModel:
                     if converter is None or self._too_slow(converter[0]):
                         continue
                     cost = converter[1]
-                for side, lanes in zip(sides, (have, want), strict=True):
-                    side[lanes][len(self._costs)] = 1.0
+                for side, end in zip(sides, (have, want), strict=True):
+                    side[end][len(self._costs)] = 1.0
                 self._costs.append(cost)
         self._rows += [(terms, 0.0, 0.0) for side in sides for terms in side.values()]
 
@@ -184,10 +199,10 @@ class FoldingModel:
     def _too_slow(self, interval: int) -> bool:
         return self._most_cycles is not None and interval > self._most_cycles
 
-    def _by_lanes(self, name: str, side: str) -> dict[int, list[int]]:
-        groups: dict[int, list[int]] = {}
+    def _by_end(self, name: str, side: str) -> dict[End, list[int]]:
+        groups: dict[End, list[int]] = {}
         for number, option in enumerate(self._options[name]):
-            groups.setdefault(getattr(option, side), []).append(self._first[name] + number)
+            groups.setdefault(option.end(side), []).append(self._first[name] + number)
         return groups
 
     def smallest(self, measure: Resources | None = None) -> Chosen | None:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.files import atomic_write, parse_json, regular_bytes
@@ -40,6 +42,7 @@ class Job:
         folder: the job's own; a job that was stopped finds in it what it left.
         version: fingerprint of what the result depends on besides the arguments, such as our code;
             a result of another version does not count.
+        kind: of what the function gives back; a result with anything else does not count.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Job:
     arguments: Mapping[str, Any]
     folder: Path
     version: str = ""
+    kind: TypeAdapter[Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def request(self) -> dict[str, Any]:
@@ -58,8 +62,16 @@ class Job:
         found = _read(self.folder / RESULT)
         if found is None or found.get("schema") != SCHEMA or not _is_told(found):
             return None
+        if not self._is_kind(found.get("value")):
+            return None
         asked = json.loads(json.dumps(self.request))
         return found if all(found.get(key) == value for key, value in asked.items()) else None
+
+    def _is_kind(self, value: object) -> bool:
+        try:
+            return self.kind is None or self.kind.validate_python(value) is not None
+        except ValidationError:
+            return False
 
     def other_call(self) -> str:
         """The function that made the ``result.json`` in the folder, if it is not this job's."""

@@ -96,19 +96,37 @@ def place_graph(graph: Graph, accept: Accept, most: int | None = None) -> Placem
         reasons |= refused
 
 
+def refusals(graph: Graph, accept: Accept) -> dict[str, str]:
+    """Every node that an accelerator refuses, with the reason; not those that it would refuse only
+    for what reaches them from a refused one.
+    """
+    asked: dict[str, str] = {}
+    found: dict[str, str] = {}
+    while error := _first_refusal(_split(graph, asked), accept):
+        asked[error.node] = error.message
+        if error.edge is None or error.edge in graph.inputs:
+            found[error.node] = error.message
+    return found
+
+
 def _split(graph: Graph, reasons: Mapping[str, str]) -> tuple[Part, ...]:
     return split_graph(graph, {n.name: HOST if n.name in reasons else ACCELERATOR for n in graph})
 
 
 def _refused(parts: tuple[Part, ...], accept: Accept) -> dict[str, str]:
     """The first node that is refused."""
+    error = _first_refusal(parts, accept)
+    return {} if error is None else {error.node: error.message}
+
+
+def _first_refusal(parts: tuple[Part, ...], accept: Accept) -> NoHardware | None:
     for part in parts:
         if part.place == ACCELERATOR:
             try:
                 accept(part.graph)
             except NoHardware as error:
-                return {error.node: error.message}
-    return {}
+                return error
+    return None
 
 
 def _idle(parts: tuple[Part, ...]) -> dict[str, str]:

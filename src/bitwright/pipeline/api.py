@@ -24,6 +24,7 @@ from bitwright.pipeline.run_files import named_from
 from bitwright.pipeline.steps.facts import facts_of
 from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.order import make_steps
+from bitwright.pipeline.steps.results_hardware import EngineExplanation
 from bitwright.pipeline.steps.summary import Summary, summarise, write_precision_page
 from bitwright.pipeline.steps.versions import versions
 from bitwright.pipeline.steps.workspace import Workspace
@@ -147,6 +148,21 @@ def explain_recipe(recipe: str | Path | Recipe) -> list[dict[str, str]]:
     return [row.model_dump() for row in explain_operands(work, work.fresh_model())]
 
 
+def explain_engine(
+    recipe: str | Path | Recipe, *, progress: Progress = no_progress
+) -> EngineExplanation | None:
+    """How each layer is mapped to the programmed engine of a recipe, or what is not; nothing is
+    trained. None: the recipe's hardware is none.
+
+    Raises:
+        BitwrightError: as `estimate_recipe`, but for what has no mapping, which is told.
+    """
+    from bitwright.pipeline.steps.preflight import explain_program
+
+    work = Workspace(_loaded(recipe), progress)
+    return explain_program(work) if work.recipe.hardware.kind == "engine" else None
+
+
 def estimate_recipe(
     recipe: str | Path | Recipe, *, progress: Progress = no_progress
 ) -> dict[str, Any]:
@@ -189,6 +205,7 @@ __all__ = [
     "build_recipe",
     "diff_run",
     "estimate_recipe",
+    "explain_engine",
     "explain_recipe",
     "inspect_model",
     "load_recipe",

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Registers of an accelerator beside a processor, on AXI4-Lite (32 bits, whole words: strobes are
-// ignored). Byte addresses:
+// Registers of an accelerator beside a processor, on AXI4-Lite (soc_registers). Byte addresses:
 //   0x00 magic "BWS1"   0x04 digest of the design   0x08 write 1: start; read: 0 busy, 1 done, 2 error
 //   0x0C frames of a run   0x10 cycles of the last run   0x14 number of outputs
 //   0x18 address of the input frames (low, high)   0x20 + 8 k: address of the frames of output k
@@ -47,14 +46,14 @@ module soc_control #(
   logic                      running_q, done_q, error_q;
   logic                      wr_fire;
   logic [5:0]                wr_word, rd_word;
+  logic [31:0]               wr_data;
 
-  assign wr_word = awaddr_i[7:2];
-  assign rd_word = araddr_i[7:2];
-
-  assign wr_fire   = awvalid_i & wvalid_i & ~bvalid_o;
-  assign awready_o = wr_fire;
-  assign wready_o  = wr_fire;
-  assign arready_o = ~rvalid_o;
+  soc_registers i_registers (
+    .clk_i, .rst_ni, .awaddr_i, .awvalid_i, .awready_o, .wdata_i, .wvalid_i, .wready_o, .bvalid_o,
+    .bready_i, .araddr_i, .arvalid_i, .arready_o, .rdata_o, .rvalid_o, .rready_i,
+    .write_o(wr_fire), .write_word_o(wr_word), .write_data_o(wr_data),
+    .read_word_o(rd_word), .read_i(read)
+  );
 
   assign frames_o   = frames_q;
   assign in_addr_o  = addr_q[63:0];
@@ -62,18 +61,15 @@ module soc_control #(
 
   always_ff @(posedge clk_i) begin : p_write
     if (!rst_ni) begin
-      bvalid_o <= 1'b0;
       frames_q <= '0;
       addr_q   <= '0;
       start_o  <= 1'b0;
     end else begin
-      start_o <= wr_fire && wr_word == 6'd2 && wdata_i[0] && !running_q && !start_o
+      start_o <= wr_fire && wr_word == 6'd2 && wr_data[0] && !running_q && !start_o
                  && frames_q != 32'd0;
-      if (wr_fire) bvalid_o <= 1'b1;
-      else if (bready_i) bvalid_o <= 1'b0;
-      if (wr_fire && wr_word == 6'd3) frames_q <= wdata_i;
+      if (wr_fire && wr_word == 6'd3) frames_q <= wr_data;
       for (int k = 0; k < 2 * (Outputs + 1); k++) begin
-        if (wr_fire && wr_word == 6'(6 + k)) addr_q[32*k+:32] <= wdata_i;
+        if (wr_fire && wr_word == 6'(6 + k)) addr_q[32*k+:32] <= wr_data;
       end
     end
   end
@@ -116,19 +112,5 @@ module soc_control #(
       end
     endcase
   end
-
-  always_ff @(posedge clk_i) begin : p_read
-    if (!rst_ni) begin
-      rvalid_o <= 1'b0;
-    end else if (arvalid_i && arready_o) begin
-      rvalid_o <= 1'b1;
-      rdata_o  <= read;
-    end else if (rready_i) begin
-      rvalid_o <= 1'b0;
-    end
-  end
-
-  logic unused;
-  assign unused = &{1'b0, awaddr_i[1:0], araddr_i[1:0]};
 endmodule
 `default_nettype wire

@@ -40,6 +40,15 @@ _ROUNDS, _LONG = 3, 0.02
 def compile_graph(graph: Graph, config: EngineConfig) -> EngineImage:
     """The program of an integer graph on an engine; the same bytes every time.
 
+    Raises:
+        ModelError: as `compile_program`.
+    """
+    return compile_program(graph, config).image
+
+
+def compile_program(graph: Graph, config: EngineConfig) -> Compiled:
+    """The program of an integer graph on an engine, with the plan that it was made by.
+
     A few plans are made, and of their programs the one with the fewest estimated cycles is kept.
 
     Raises:
@@ -61,7 +70,7 @@ def compile_graph(graph: Graph, config: EngineConfig) -> EngineImage:
         ) from error
 
 
-def _compiled(graph: Graph, network: Network, config: EngineConfig) -> EngineImage:
+def _compiled(graph: Graph, network: Network, config: EngineConfig) -> Compiled:
     """The best program of a network."""
     seen: set[tuple[object, ...]] = set()
     best = _try(graph, network, config, Wish(), seen)
@@ -74,11 +83,11 @@ def _compiled(graph: Graph, network: Network, config: EngineConfig) -> EngineIma
         if tried is None or tried.cycles >= best.cycles:
             break
         best = tried
-    return best.image
+    return best
 
 
 @dataclass(frozen=True)
-class _Program:
+class Compiled:
     """A program, the plan that it was made by, and what it takes, estimated."""
 
     wish: Wish
@@ -91,14 +100,14 @@ class _Program:
         return self.found.cycles
 
 
-def _better(one: _Program, other: _Program | None) -> _Program:
+def _better(one: Compiled, other: Compiled | None) -> Compiled:
     return one if other is None or other.cycles >= one.cycles else other
 
 
 def _try(
     graph: Graph, network: Network, config: EngineConfig, wish: Wish,
     seen: set[tuple[object, ...]],
-) -> _Program | None:  # fmt: skip
+) -> Compiled | None:  # fmt: skip
     """The program of a plan; None if it cannot be made, or was made before."""
     try:
         plan = plan_network(network, config, wish)
@@ -110,10 +119,10 @@ def _try(
         return None
     seen.add(plan.signature)
     image = _image(graph, network, plan, config)
-    return _Program(wish, plan, image, timeline(image.program, config))
+    return Compiled(wish, plan, image, timeline(image.program, config))
 
 
-def _pushed(program: _Program) -> Wish | None:
+def _pushed(program: Compiled) -> Wish | None:
     """Of the segment that waits longest for its maps, the largest value that has other things'
     room goes outside; None if none waits long.
     """
@@ -174,4 +183,4 @@ def _macs(network: Network) -> dict[str, int]:
     return {layer.name: layer.macs for layer in network.layers if layer.macs}
 
 
-__all__ = ["compile_graph"]
+__all__ = ["Compiled", "compile_graph", "compile_program"]

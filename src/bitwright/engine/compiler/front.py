@@ -8,10 +8,11 @@ left to the host, which the image says.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 
-from bitwright.base.errors import ModelError
+from bitwright.base.errors import ModelError, NoHardware
 from bitwright.engine.compiler import draft as drafts
 from bitwright.engine.compiler.columns import columns_of, widened
 from bitwright.engine.compiler.draft import Draft, no_mapping
@@ -36,13 +37,15 @@ from bitwright.ir import INTEGER, Graph, IntArray, Node, TensorType
 
 _ACTIVATIONS = ("threshold", "requant", "lookup")
 _PRODUCTS = ("conv", "dense", "add", "sum_pool", "max_pool")
+_OPERATIONS = (
+    *_ACTIVATIONS, *_PRODUCTS, "flatten", "concat", "space_to_depth", "upsample", "top_k",
+)  # fmt: skip
 _MOST = (1 << 31) - 1
 #: Of an image: each row may become a strip of its own, and each strip is planned; columns have the
 #: 16 bits of INPUT.
 _MOST_ROWS, _MOST_COLUMNS = 4096, (1 << 16) - 1
-#: What has several readers that take more than 8 bits of it is made again for each of them. Layers
-#: of a network, and bytes of their weights: so many, or so many times those of the graph.
-_MOST_LAYERS, _FREE_BYTES, _MOST_TIMES = 20_000, 1 << 26, 16
+#: Times that a network is made anew since lanes of 4 bits were refused somewhere.
+_MOST_ATTEMPTS = 8
 
 
 def network_of(graph: Graph, config: EngineConfig) -> Network:
@@ -62,7 +65,9 @@ def network_of(graph: Graph, config: EngineConfig) -> Network:
                 hint="use smaller images; those of one row may be signals",
             )
     families = Families(graph)
-    while True:
+    for attempt in count():
+        if attempt == _MOST_ATTEMPTS:
+            families.refuse_all()
         before = len(families.refused)
         try:
             network = _Front(graph, config, families).run()
@@ -72,25 +77,30 @@ def network_of(graph: Graph, config: EngineConfig) -> Network:
         else:
             if len(families.refused) == before:
                 return network
+    raise AssertionError
 
 
 class _Front:
     def __init__(self, graph: Graph, config: EngineConfig, families: Families) -> None:
         self.graph, self.config, self.families = graph, config, families
-        self.network = Network()
+        self.network = Network.of(graph)
         self.values: dict[str, Value] = {}
-        weights = sum(node.params["weight"].size for node in graph if "weight" in node.params)
-        self.room = max(_FREE_BYTES, _MOST_TIMES * weights)
 
     def run(self) -> Network:
+        for node in self.graph:
+            if node.op not in _OPERATIONS:
+                raise no_mapping(
+                    node, f"{node.op} is not done by the engine", "requantize to int8 or uint8"
+                )
         for edge in self.graph.inputs:
             kind = self.graph.types[edge]
             if not fits(kind):
-                raise ModelError(
-                    f"an input in [{kind.lo}, {kind.hi}] has more than 8 bits",
-                    where=f"engine, {edge}",
-                    hint="quantize the input to uint8 or int8",
-                )
+                reason = f"an input in [{kind.lo}, {kind.hi}] has more than 8 bits"
+                hint, where = "quantize the input to uint8 or int8", f"engine, {edge}"
+                readers = self.graph.consumers(edge)
+                if not readers:
+                    raise ModelError(reason, where=where, hint=hint)
+                raise NoHardware(reason, node=readers[0].name, edge=edge, where=where, hint=hint)
             size, channels = self._size(kind), kind.channels
             columns = columns_of(self.graph, edge, self.config)
             if columns is not None:
@@ -103,10 +113,6 @@ class _Front:
                 self._note(node)
             elif node.op == "top_k":
                 self._host(node)
-            elif node.op not in (*_PRODUCTS, "flatten", "concat", "space_to_depth", "upsample"):
-                raise no_mapping(
-                    node, f"{node.op} is not done by the engine", "requantize to int8 or uint8"
-                )
         for edge in self.graph.outputs:
             producer = self.graph.producer(edge)
             if producer is None or producer.op != "top_k":
@@ -207,7 +213,7 @@ class _Front:
             out = Value(name, *draft.size, planes, draft.places, (SIGNED,) * planes, Result.RAW)
         # Of one column no second pixel is read: steps of 1 need one pass.
         down, across = (s if n > 1 else 1 for s, n in zip(draft.stride, draft.size, strict=True))
-        self._append(
+        self.network.append(
             Layer(
                 name, draft.nodes, draft.sources, out, draft.parts, post, draft.kernel,
                 (down, across), draft.dilation, draft.padding, draft.reduce,
@@ -215,17 +221,6 @@ class _Front:
             )
         )  # fmt: skip
         return out
-
-    def _append(self, layer: Layer) -> None:
-        self.network.layers.append(layer)
-        self.room -= sum(part.weights.size for part in layer.parts)
-        if len(self.network.layers) > _MOST_LAYERS or self.room < 0:
-            raise ModelError(
-                f"takes {len(self.network.layers)} layers or more of the engine, or more weights "
-                f"than {_MOST_TIMES} times those of the graph",
-                where=f"engine, {layer.name}",
-                hint="put one activation behind a sum that many nodes read, or use fewer nodes",
-            )
 
     # Products ---------------------------------------------------------------------------------
 
@@ -319,7 +314,7 @@ class _Front:
         out = self._new_value(node.output, kind, self._size(kind), source.places, lanes)
         out.signs = source.signs
         factor = node.ints("factor")
-        self._append(
+        self.network.append(
             Layer(node.name, (node.name,), (source,), out, upsample=(factor[0], factor[1]))
         )
         return out

@@ -50,6 +50,10 @@ class Families:
     def refuse(self, edge: str) -> None:
         self.refused.add(self.head(edge))
 
+    def refuse_all(self) -> None:
+        """No family has lanes of 4 bits."""
+        self.refused |= self._narrow
+
     def _fits(self, edges: list[str]) -> bool:
         readers = [node for edge in edges for node in self._graph.consumers(edge)]
         return all(map(self._takes, edges)) and any(map(_multiplies, readers))

@@ -14,7 +14,6 @@
 enum { STATUS = 0, WRITE = 1, READ = 2, START = 3 };
 enum { WORD = BITWRIGHT_ENGINE_WORD_BYTES, WORDS = BITWRIGHT_ENGINE_FRAME_WORDS };
 enum { IN_HEAD = 8, OUT_HEAD = 16, FRAMES = 128, POLL_MS = 2 };
-enum { MAGIC = 8, DIGEST = 32, FILE_HEAD = MAGIC + 8 + DIGEST, VERSION = 1 };
 
 static int fail(bitwright_board *board, const char *what) {
   (void)snprintf(board->error, sizeof board->error, "%s", what);
@@ -90,30 +89,13 @@ int bitwright_engine_read(bitwright_board *board, uint32_t word, uint8_t *data, 
 }
 
 int bitwright_engine_load(bitwright_board *board, const char *path) {
-  uint8_t start[FILE_HEAD];
-  FILE *file = fopen(path, "rb");
-  uint8_t *data = NULL;
-  int result = -1;
-  if (!file) return fail(board, "the program cannot be opened");
-  if (fread(start, 1, sizeof start, file) != sizeof start || memcmp(start, "BWENGINE", MAGIC) != 0 ||
-      little(start + MAGIC, 4) != VERSION) {
-    (void)fail(board, "this is no image of the engine");
-  } else if (fseek(file, 0, SEEK_END) != 0) {
-    (void)fail(board, "the program cannot be read");
-  } else {
-    const long begin = FILE_HEAD + (long)little(start + MAGIC + 4, 4), end = ftell(file);
-    const size_t size = end > begin ? (size_t)(end - begin) : 0;
-    if (size == 0 || size % WORD != 0 || size / WORD > BITWRIGHT_ENGINE_MEMORY_WORDS) {
-      (void)fail(board, "the program is cut off, or larger than the memory");
-    } else if (!(data = malloc(size)) || fseek(file, begin, SEEK_SET) != 0 ||
-               fread(data, 1, size, file) != size) {
-      (void)fail(board, "the program cannot be read");
-    } else {
-      result = bitwright_engine_write(board, 0, data, size / WORD);
-    }
-  }
+  const char *why = NULL;
+  size_t bytes;
+  uint8_t *data =
+      bitwright_image_read(path, WORD, BITWRIGHT_ENGINE_MEMORY_WORDS, &bytes, &why);
+  if (!data) return fail(board, why);
+  const int result = bitwright_engine_write(board, 0, data, bytes / WORD);
   free(data);
-  (void)fclose(file);
   return result;
 }
 
@@ -128,49 +110,4 @@ int bitwright_engine_run(bitwright_board *board, long timeout_ms, bitwright_engi
   }
   if (state) *state = now;
   return now.error ? fail(board, "the program ended with an error") : 0;
-}
-
-/* --- values --------------------------------------------------------------------------------- */
-
-size_t bitwright_region_bytes(const bitwright_region *region) {
-  return (size_t)region->planes * region->pixels * WORD;
-}
-
-size_t bitwright_region_levels(const bitwright_region *region) {
-  return (size_t)region->pixels / region->columns * region->width * region->channels;
-}
-
-/* Byte of element c of a word, and the plane that it is in. */
-static size_t place(const bitwright_region *region, size_t word, size_t c, size_t *plane) {
-  const size_t byte = (size_t)region->places[c] * (region->bits / 8u);
-  *plane = byte / WORD;
-  return (*plane * region->pixels + word) * WORD + byte % WORD;
-}
-
-void bitwright_region_put(const bitwright_region *region, const int32_t *levels, uint8_t *bytes) {
-  size_t plane;
-  const size_t channels = region->channels;
-  memset(bytes, 0, bitwright_region_bytes(region));
-  for (size_t word = 0; word < region->pixels; word++) {
-    const size_t row = word / region->columns, column = word % region->columns;
-    for (size_t block = 0; block < region->blocks; block++) {
-      const size_t right = column + block * region->step;
-      if (right < region->left || right - region->left >= region->width) continue;
-      const int32_t *pixel = levels + (row * region->width + right - region->left) * channels;
-      for (size_t c = 0; c < channels; c++) {
-        bytes[place(region, word, block * channels + c, &plane)] = (uint8_t)pixel[c];
-      }
-    }
-  }
-}
-
-void bitwright_region_get(const bitwright_region *region, const uint8_t *bytes, int32_t *levels) {
-  size_t plane;
-  for (size_t pixel = 0; pixel < region->pixels; pixel++) {
-    for (size_t c = 0; c < region->channels; c++) {
-      const uint8_t *at = bytes + place(region, pixel, c, &plane);
-      if (region->bits == 32) *levels++ = (int32_t)(uint32_t)little(at, 4);
-      else *levels++ = region->is_signed[plane] ? (int32_t)(int8_t)*at : (int32_t)*at;
-    }
-  }
 }

@@ -15,6 +15,7 @@
 #define BITWRIGHT_ENGINE_H
 
 #include "bitwright_board.h"
+#include "bitwright_image.h"
 
 enum {
   BITWRIGHT_RUNNING = 1,
@@ -31,20 +32,6 @@ typedef struct {
   uint64_t cycles;
 } bitwright_engine_state;
 
-/* Where an input or output of a network lies: bitwright_network.h has them. A region is rows of
- * `columns` words a plane. Channel c of block t of a word is element places[t * channels + c] of
- * `bits` bits of the word's planes, one behind the other; block t of column x is the pixel
- * x + t * step - left of the image's row of `width` pixels, or 0 where there is none. An output has
- * one block, its pixel. */
-typedef struct {
-  const char *name;
-  uint32_t word, planes, pixels, channels;
-  unsigned bits;
-  const uint32_t *places;
-  const uint8_t *is_signed; /* of each plane */
-  uint32_t columns, width, blocks, step, left;
-} bitwright_region;
-
 int bitwright_engine_write(bitwright_board *board, uint32_t word, const uint8_t *data,
                            size_t words);
 int bitwright_engine_read(bitwright_board *board, uint32_t word, uint8_t *data, size_t words);
@@ -54,15 +41,5 @@ int bitwright_engine_load(bitwright_board *board, const char *path);
 
 /* Starts what is loaded and waits for its end; a run that ends with an error is a failure. */
 int bitwright_engine_run(bitwright_board *board, long timeout_ms, bitwright_engine_state *state);
-
-/* Bytes of a region. */
-size_t bitwright_region_bytes(const bitwright_region *region);
-
-/* Levels of a frame that belongs to a region. */
-size_t bitwright_region_levels(const bitwright_region *region);
-
-/* Levels (pixels, channels) -> the bytes of a region, and back. */
-void bitwright_region_put(const bitwright_region *region, const int32_t *levels, uint8_t *bytes);
-void bitwright_region_get(const bitwright_region *region, const uint8_t *bytes, int32_t *levels);
 
 #endif

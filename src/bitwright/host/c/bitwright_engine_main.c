@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Frames through a network on an engine, as an example of bitwright_engine.h:
- *   cc -std=c99 -O2 bitwright_board.c bitwright_engine.c bitwright_engine_main.c -o engine
+ *   cc -std=c99 -O2 bitwright_board.c bitwright_engine.c bitwright_image.c bitwright_engine_main.c -o engine
  *   ./engine PORT program.bwe < LEVELS
  * LEVELS: of each frame its inputs' levels as words of 32 bits, low byte first, channels of a pixel
  * side by side. A line for each frame: the elements of the outputs, then the cycles that it took.

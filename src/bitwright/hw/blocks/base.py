@@ -166,6 +166,18 @@ class Block(ABC):
         return self.integer("pe")
 
     @property
+    def in_pixels(self) -> bool:
+        """Whether the elements of a window come pixel after pixel, `lanes` channels of each: an
+        order that depends on the lanes, so that no converter can stand in front.
+        """
+        return False
+
+    @property
+    def out_pixels(self) -> bool:
+        """The same of the elements that it gives."""
+        return False
+
+    @property
     def lanes(self) -> tuple[int, int]:
         """Elements a beat at the input (at every one of them) and at the output."""
         both = self.integer(self.LANES)

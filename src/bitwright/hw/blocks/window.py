@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import prod
 from typing import ClassVar, final
 
 import numpy as np
@@ -33,7 +34,7 @@ class Window(Block):
     """Gives the beats (group, kh, kw, channel fold) of each output pixel; module `stream_window`.
 
     With `groups` = 0 every beat of a pixel is a group: the order of a depthwise unit, which then
-    needs as many lanes as the window has.
+    needs as many lanes as the window has. A parallel window then has a group a channel.
 
     Not a plain `Firing`: writer and reader are two processes that meet at output pixels. As
     `ParallelWindow` it may give all beats of an output pixel at once.
@@ -77,12 +78,14 @@ class Window(Block):
         lanes = divisors(self.input_type.channels // max(1, self.node.integer("groups")))
         styles = ("distributed", "block")
         serial = all_foldings("simd", "simd", simd=lanes, pixels=sizes, ram_style=styles)
-        if self.node.integer("groups") == 0:  # a depthwise unit takes one pixel after the other
-            return serial
         channels, pixel = self.input_type.channels, self.output_type.channels
         both: tuple[tuple[str, int | str], ...] = (("simd", channels), ("parallel_window", 1))
         parallel = (Fold((*both, ("ram_style", style)), channels, pixel) for style in styles)
         return (*serial, *parallel)
+
+    @property
+    def out_pixels(self) -> bool:
+        return self.node.integer("groups") == 0 and prod(self.node.ints("kernel")) > 1
 
     @classmethod
     def chosen(cls, node: Node) -> type[Block]:
@@ -284,9 +287,9 @@ class ParallelWindow(Block):
         return {"register": register, "skid": out, "counter": counters}
 
     def instance(self) -> Instance:
-        height, width, _ = self.input_type.shape
+        height, width, channels = self.input_type.shape
         kernel, stride, dilation = (self.node.ints(k) for k in ("kernel", "stride", "dilation"))
-        groups = self.node.integer("groups")
+        groups = self.node.integer("groups") or channels
         return Instance(
             "window_parallel",
             {

@@ -343,8 +343,9 @@ def _check_equal(graph: Graph, hardware: Graph, frames: Mapping[str, IntArray]) 
 
 def predicted_clock(hardware: Graph, target: Target) -> Prediction | None:
     """Fmax of a design on its target, in the serial shell where its board has one."""
-    used = graph_resources(hardware, target.family)
-    return predicted_fmax(target, used.lut, shell=_link(hardware, target) is not None)
+    lut, shell = graph_resources(hardware, target.family).lut, _link(hardware, target) is not None
+    adders = max((node.integer("adders") for node in hardware if "adders" in node.attrs), default=1)
+    return predicted_fmax(target, lut, shell=shell, adders=adders)
 
 
 def describe_mapping(hardware: Graph, target: Target, wanted: HardwareSection) -> MapResult:

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from functools import partial
 
+from bitwright.base.records import EngineMappingRow
 from bitwright.ir import Graph
 from bitwright.pipeline.context import LOGS
 from bitwright.pipeline.run import Run
-from bitwright.pipeline.steps.results_hardware import EngineResult, MapResult
+from bitwright.pipeline.steps.results_hardware import EngineExplanation, EngineResult, MapResult
 from bitwright.pipeline.steps.workspace import Workspace
 
 _CALIBRATION_IMAGES = 32
@@ -230,6 +233,42 @@ def _dry_program(work: Workspace) -> EngineResult:
     config = engine_config(work.recipe.hardware)
     image = compile_graph(untrained_graph(work), config)
     return describe_program(image, work.recipe.hardware)
+
+
+def explain_program(work: Workspace) -> EngineExplanation:
+    """How the untrained network is mapped to the recipe's engine, layer by layer, or which of its
+    nodes are not and why.
+
+    Raises:
+        BitwrightError: there is no such engine, it does not fit the target, or the network cannot
+            be converted to integers.
+    """
+    import dataclasses
+
+    from bitwright.base.errors import ModelError, NoHardware
+    from bitwright.engine.compiler import compile_program
+    from bitwright.engine.compiler.front import network_of
+    from bitwright.engine.compiler.mapping import layer_mappings
+    from bitwright.lower.placement import refusals
+    from bitwright.pipeline.steps.map_engine import describe_program, engine_config
+
+    wanted = work.recipe.hardware
+    config = engine_config(wanted)
+    known = EngineExplanation(
+        engine=wanted.engine, sizes=json.loads(config.to_json()), products=config.products
+    )
+    graph = untrained_graph(work)
+    try:
+        made = compile_program(graph, config)
+    except NoHardware:
+        refused = refusals(graph, partial(network_of, config=config))
+        return known.model_copy(update={"refused": refused})
+    except ModelError as error:
+        where = error.where or graph.name
+        return known.model_copy(update={"refused": {where: f"{error.message} ({error.hint})"}})
+    rows = (EngineMappingRow(**dataclasses.asdict(row)) for row in layer_mappings(made.plan))
+    program = describe_program(made.image, wanted, work.progress)
+    return known.model_copy(update={"layers": tuple(rows), "program": program})
 
 
 def untrained_graph(work: Workspace) -> Graph:

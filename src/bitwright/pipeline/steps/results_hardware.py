@@ -14,9 +14,11 @@ from bitwright.base.records import (
     Cycles,
     EdgeRow,
     EngineLayerRow,
+    EngineMappingRow,
     EngineWaitRow,
     FifoRow,
     Mhz,
+    Record,
 )
 from bitwright.pipeline.steps.results import Metered, Result
 
@@ -55,7 +57,7 @@ class MapResult(Result):
 
     target: str
     clock_mhz: Mhz
-    rated_mhz: Annotated[float, Field(ge=0, le=1e6)] = 0
+    rated_mhz: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     clock_note: str = ""
     wanted_fps: float | None = None
     link: LinkRow | None = None
@@ -117,6 +119,25 @@ class EngineResult(Result):
     wanted_fps: float | None = None
     host: tuple[str, ...] = ()
     resources: Resources | None = None
+
+
+class EngineExplanation(Record):
+    """How a network is mapped to a programmed engine, or why not.
+
+    Attributes:
+        engine: its name or file, as the recipe gives it; sizes: its configuration.
+        products: of 8 bits, that it makes a cycle.
+        layers: how each is done; empty where there is no program.
+        program: what it takes, by the models; None: there is none.
+        refused: nodes without a mapping, or the network as a whole, each with the reason.
+    """
+
+    engine: str
+    sizes: dict[str, Any]
+    products: int
+    layers: tuple[EngineMappingRow, ...] = ()
+    program: EngineResult | None = None
+    refused: dict[str, str] = Field(default_factory=dict)
 
 
 class SimulateResult(Metered):

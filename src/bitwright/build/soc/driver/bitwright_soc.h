@@ -4,8 +4,7 @@
 #ifndef BITWRIGHT_SOC_H
 #define BITWRIGHT_SOC_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "bitwright_device.h"
 
 /* A stream of the design and where its frames lie in memory. */
 struct bw_stream {
@@ -19,31 +18,10 @@ struct bw_stream {
     uint32_t bipolar;     /* elements are -1 and +1 on one bit */
 };
 
-enum bw_status {
-    BW_OK = 0,
-    BW_NO_MEMORY_DEVICE = -1, /* /dev/mem cannot be opened or mapped: are you root? */
-    BW_NO_BUFFER = -2,        /* the u-dma-buf is not there, or cannot be mapped */
-    BW_NO_DESIGN = -3,        /* no Bitwright design answers at this address */
-    BW_OTHER_DESIGN = -4,     /* another design than this driver was made for */
-    BW_BUFFER_TOO_SMALL = -5, /* not even one frame of each stream fits */
-    BW_BUS_ERROR = -6,        /* memory refused an access */
-    BW_TIMEOUT = -7,          /* the design did not finish */
-    BW_SHORT_FRAME = -8       /* the input ends within a frame */
-};
-
-struct bw_device {
-    volatile uint32_t *registers;
-    uint8_t *buffer;
-    uint64_t buffer_physical;
-    size_t buffer_bytes;
-    uint32_t cycles; /* of the last run, all chunks together, modulo 2^32 */
-};
-
 /* Open a design. control: its physical address. buffer: name of a u-dma-buf ("udmabuf0").
    digest, outputs: of the driver's design.h; the hardware must have the same. */
 int bw_open(struct bw_device *device, uint64_t control, const char *buffer, uint32_t digest,
             uint32_t outputs);
-void bw_close(struct bw_device *device);
 
 /* Run frames. streams: the input, then the outputs. levels: frames * beats * lanes elements of the
    input; results[k]: as many of output k. limit_ms: longest time of one chunk. */
@@ -54,8 +32,5 @@ int bw_run(struct bw_device *device, const struct bw_stream *streams, uint32_t o
    within what their bits hold. */
 void bw_pack_frame(const struct bw_stream *stream, const int64_t *levels, uint8_t *bytes);
 void bw_unpack_frame(const struct bw_stream *stream, const uint8_t *bytes, int64_t *levels);
-
-/* What a status means, in words. */
-const char *bw_text(int status);
 
 #endif

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, FiniteFloat, TypeAdapter
+
 from bitwright.base.errors import ModelError, RecipeError, RunError, TargetError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
@@ -24,6 +26,19 @@ from bitwright.pipeline.recipe import Recipe
 MODEL = "bundle_net"
 PRELOAD = ("torch._dynamo", "bitwright.train.loop", "bitwright.quantize")
 _HERE = "bitwright.papers.skynet.search.measure"
+
+
+class _Refused(BaseModel):
+    reason: str
+
+
+class _Known(BaseModel):
+    accuracy: FiniteFloat
+    latency_ms: FiniteFloat
+    interval_ms: FiniteFloat
+
+
+_KIND: TypeAdapter[_Refused | _Known] = TypeAdapter(_Refused | _Known)
 
 
 def recipe_for(recipe: Recipe, candidate: Candidate, epochs: int | None = None) -> Recipe:
@@ -152,7 +167,7 @@ class Bench:
         inside = hashlib.sha256(name.encode()).hexdigest()[:16]
         version = code_key(_HERE)
         return Job(
-            name, f"{_HERE}:measure_candidate", arguments, self.folder / inside, version=version
+            name, f"{_HERE}:measure_candidate", arguments, self.folder / inside, version, _KIND
         )
 
     def _keep(self, result: JobResult) -> None:
