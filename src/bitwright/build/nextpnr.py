@@ -27,8 +27,8 @@ REPORT, LOG = "report.json", "nextpnr.log"
 #: Cells of a netlist from which on router2 routes: router1, nextpnr's own choice, had 180 000 arcs
 #: of an engine of 80 000 cells left after 7 minutes, and came on by 200 in 4 seconds. The placer
 #: "heap" makes more wire than router2 can part: 515 000 units of E256-INT8 against 450 000 of
-#: "static", and 20 000 wires wanted twice after 8 rounds, no longer fewer; behind "static" none after
-#: 69 rounds (9 minutes).
+#: "static", and 20 000 wires wanted twice after 8 rounds, no longer fewer; behind "static" none
+#: after 69 rounds (9 minutes).
 _MANY_CELLS = 50_000
 _LARGE = ("--router", "router2", "--placer", "static")
 _KIND = "nextpnr"
