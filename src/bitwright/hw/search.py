@@ -30,7 +30,7 @@ _MOST_BLOCKS = 5000
 #: Blocks, FIFOs and converters of all foldings that are mapped in a search: counted, not timed, so
 #: that the same network gives the same design on every machine; some minutes.
 _MOST_MAPPED = 150_000
-_MOST_OPTIONS = 1000  # of all rounds together in which FIFOs are got to know
+_MOST_OPTIONS = 3000  # of all rounds together in which FIFOs are got to know
 
 
 def search_folding(
