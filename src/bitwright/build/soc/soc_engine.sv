@@ -58,16 +58,22 @@ module soc_engine #(
     end
   end
 
+  // Parts of words have names, as Icarus takes no constant selects in processes.
+  logic [31:0] cycles_low, base_low, base_high;
+  logic [15:0] cycles_high;
+  assign {cycles_high, cycles_low} = cycles_i;
+  assign {base_high, base_low}     = base_o;
+
   always_comb begin : p_select
     case (read_word)
       6'd0:    read = 32'h31455742;
       6'd1:    read = Digest;
       6'd2:    read = {29'd0, error_i != '0, done_i & ~runs, runs};
       6'd3:    read = {20'd0, error_i, code_i};
-      6'd4:    read = cycles_i[31:0];
-      6'd5:    read = {16'd0, cycles_i[47:32]};
-      6'd6:    read = base_o[31:0];
-      6'd7:    read = base_o[63:32];
+      6'd4:    read = cycles_low;
+      6'd5:    read = {16'd0, cycles_high};
+      6'd6:    read = base_low;
+      6'd7:    read = base_high;
       default: read = 32'd0;
     endcase
   end
