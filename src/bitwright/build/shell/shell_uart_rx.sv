@@ -23,9 +23,8 @@ module shell_uart_rx #(
   end
 `endif
 
-  logic        rx, busy_q, free, tick, sample, vote, stop;
-  logic [12:0] phase_q;   // within an eighth of a bit, which ends when this overflows
-  logic [13:0] phase_d;
+  logic        rx, busy_q, free, tick_q, sample, vote, stop;
+  logic [12:0] phase_q;   // a clock ahead, within an eighth of a bit; tick_q: that eighth ends
   logic [2:0]  eighth_q;  // of the bit
   logic [1:0]  heard_q;   // at the ends of the last two
   logic [3:0]  bit_q;  // 0: start, 1 to 8: data, 9: stop, 10: waiting for a high line
@@ -33,9 +32,7 @@ module shell_uart_rx #(
 
   shell_sync #(.Start(1'b1)) i_sync (.clk_i, .in_i(rx_i), .out_o(rx));
 
-  assign phase_d    = {1'b0, phase_q} + 14'(Step);
-  assign tick       = phase_d[13];
-  assign sample     = busy_q && tick && eighth_q == 3'd4;
+  assign sample     = busy_q && tick_q && eighth_q == 3'd4;
   assign vote       = (rx & heard_q[0]) | (rx & heard_q[1]) | (heard_q[0] & heard_q[1]);
   assign stop       = sample && bit_q == 4'd9;
   // A start bit that has gone again was a glitch.
@@ -63,13 +60,13 @@ module shell_uart_rx #(
   // A start bit is seen half a clock late on average.
   always_ff @(posedge clk_i) begin : p_phase
     if (!rst_ni || free) begin
-      phase_q  <= 13'(Step / 2);
-      eighth_q <= '0;
+      {tick_q, phase_q} <= 14'(Step + Step / 2);
+      eighth_q          <= '0;
     end else begin
-      phase_q <= phase_d[12:0];
-      if (tick) eighth_q <= eighth_q + 3'd1;
+      {tick_q, phase_q} <= {1'b0, phase_q} + 14'(Step);
+      if (tick_q) eighth_q <= eighth_q + 3'd1;
     end
-    if (tick) heard_q <= {heard_q[0], rx};
+    if (tick_q) heard_q <= {heard_q[0], rx};
   end
 
   always_ff @(posedge clk_i) begin : p_data
