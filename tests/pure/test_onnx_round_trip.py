@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from tests.strategies import GraphLimits, integer_graphs
 
 from bitwright.base.errors import GraphError
+from bitwright.formats import parse_format
 from bitwright.interop.onnx.export_qdq import export_qdq
 from bitwright.interop.onnx.export_qonnx import qonnx_model
 from bitwright.interop.onnx.reader import load
-from bitwright.ir import Graph, random_feeds
+from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds
 
 
 @given(integer_graphs(GraphLimits.everything(blocks=2)), st.integers(0, 2**32 - 1))
@@ -30,6 +31,39 @@ def test_export_and_import_are_inverse(graph: Graph, seed: int) -> None:
     found = imported.graph.run(feeds)
     for edge, output in zip(graph.outputs, imported.outputs, strict=True):
         assert np.array_equal(output.reals(found[output.edge]), expected[edge])
+
+
+def test_levels_that_a_quantizer_only_names_anew_are_flattened() -> None:
+    """0 or 2 becomes 0 or 1: no level changes but what it stands for, beside a part of scale 1."""
+    builder = GraphBuilder("renamed", INTEGER)
+    bit = {"base": 0, "step": 1, "format": "uint1", "scale": (0.5,)}
+    x = builder.input("x", TensorType((1, 1, 1), parse_format("uint4"), (0.25,), 0, 15))
+
+    def threshold(edge: str, at: int) -> str:
+        params = {"thresholds": np.array([[at]])}
+        return builder.add("threshold", (edge,), attrs=bit, params=params)
+
+    def conv(edge: str, weight: int) -> str:
+        attrs = {"weight_format": "int3", "weight_scale": (0.5,)}
+        params = {"weight": np.array([[[[weight]]]])}
+        return builder.add("conv", (edge,), attrs=attrs, params=params)
+
+    above = threshold(x, 7)
+    nothing = {"table": np.array([[0, 0]])}
+    attrs = {"format": "uint1", "scale": (0.5,)}
+    zero = builder.add("lookup", (conv(above, -1),), attrs=attrs, params=nothing)
+    doubled = builder.add("add", (above, zero), attrs={"multipliers": (2, 2), "scale": (0.5,)})
+    renamed = threshold(doubled, 2)
+    joined = builder.add("concat", (renamed, threshold(conv(renamed, -2), -1)))
+    flat = builder.add("flatten", (joined,))
+    weight = {"weight": np.array([[1, 3], [-2, 1]])}
+    attrs = {"weight_format": "int3", "weight_scale": (0.5,)}
+    graph = builder.finish(builder.add("dense", (flat,), attrs=attrs, params=weight))
+    imported = load(qonnx_model(graph))
+    feeds = {"x": np.arange(16).reshape(16, 1, 1, 1)}
+    found = imported.graph.run({imported.graph.inputs[0]: feeds["x"]})
+    (output,) = [o for o in imported.outputs if o.edge != "label"]
+    assert np.array_equal(output.reals(found[output.edge]), graph.run(feeds)[graph.outputs[0]])
 
 
 @given(integer_graphs(GraphLimits.everything(blocks=2)))

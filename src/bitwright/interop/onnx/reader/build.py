@@ -26,9 +26,9 @@ from bitwright.interop.onnx.reader.levels import (
     whole_numbers,
 )
 from bitwright.interop.onnx.reader.model import OnnxNode
-from bitwright.interop.onnx.reader.rounds import requant_of, split_at_rounding
+from bitwright.interop.onnx.reader.rounds import requant_of, same_levels, split_at_rounding
 from bitwright.interop.onnx.reader.softmax import Softmax
-from bitwright.interop.onnx.reader.values import Const, Floats, Value
+from bitwright.interop.onnx.reader.values import Const, Floats, Value, one_if_equal
 from bitwright.ir import Attr, GraphBuilder, IntArray, TensorType, window_shape
 
 INPUT = "x"
@@ -207,7 +207,7 @@ class Importer:
             value.shape[1],
             *[1] * (len(value.shape) - 2),
         ):
-            return _one_if_equal(array.ravel())  # (C, 1, 1) against NCHW: no pixels to look at
+            return one_if_equal(array.ravel())  # (C, 1, 1) against NCHW: no pixels to look at
         try:
             spread = np.broadcast_to(array, value.shape)
         except ValueError as error:
@@ -224,7 +224,7 @@ class Importer:
                 f"a constant of shape {array.shape} differs between the pixels of a channel",
                 "use one number, or one number a channel",
             )
-        return _one_if_equal(pixels[0])
+        return one_if_equal(pixels[0])
 
     def vector(self, value: Value, node: OnnxNode) -> tuple[Value, IntArray | None]:
         """A rank-2 value on a vector edge, and the edge's element of each of its elements."""
@@ -237,9 +237,13 @@ class Importer:
         value = self.settled(value, node)
         frame = self.frame(value)
         if len(frame) != 1:
-            edge = self.cached(
-                ("flatten", value.edge), lambda: self.add("flatten", (value.edge,), node)
-            )
+            flat, same = value.edge, same_levels(self.builder.types[value.edge])
+            if same is not None:
+                of_two = flat
+                flat = self.cached(
+                    ("one scale", of_two), lambda: self.add("requant", (of_two,), node, *same)
+                )
+            edge = self.cached(("flatten", flat), lambda: self.add("flatten", (flat,), node))
             pixels = int(np.prod(frame[:-1]))
             value = replace(value.spread(lambda c: np.tile(c, pixels)), edge=edge)
         plain = np.array_equal(order, np.arange(self.frame(value)[0]))
@@ -486,11 +490,6 @@ class Importer:
             ("shift", value.edge, by),
             lambda: self.add(maker.op, maker.inputs, node, attrs, params),
         )
-
-
-def _one_if_equal(numbers: Floats) -> Floats:
-    """One number for all channels, if they are equal."""
-    return numbers if (numbers != numbers[0]).any() else numbers[:1]
 
 
 def identifier(text: str) -> str:

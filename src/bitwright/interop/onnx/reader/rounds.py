@@ -12,7 +12,7 @@ import numpy as np
 from bitwright.formats import parse_format
 from bitwright.interop.onnx.reader.levels import Quantizer, format_for, whole_numbers
 from bitwright.interop.onnx.reader.values import Floats, Step, Value
-from bitwright.ir import Attr, IntArray, TensorType
+from bitwright.ir import Attr, IntArray, TensorType, bits_for_interval
 
 _ROUNDINGS = {"round": "half_even", "floor": "floor"}
 _MAX_SHIFT = 48
@@ -25,6 +25,19 @@ class Requant(NamedTuple):
 
     attrs: Mapping[str, Attr]
     params: Mapping[str, IntArray]
+
+
+def same_levels(kind: TensorType) -> Requant | None:
+    """A node that gives levels of several scales, a channel each, one scale and changes nothing
+    else: what they stand for is a value's unit. None where there is one scale, or no format.
+    """
+    if len(kind.scale) <= 1 or bits_for_interval(kind.lo, kind.hi) > _MAX_BITS:
+        return None
+    attrs: dict[str, Attr] = {
+        "shift": 0, "rounding": "floor", "lo": kind.lo, "hi": kind.hi,
+        "format": format_for(kind.lo, kind.hi), "scale": (1.0,),
+    }  # fmt: skip
+    return Requant(attrs, {"multiplier": np.ones(1, np.int64), "offset": np.zeros(1, np.int64)})
 
 
 class Parts(NamedTuple):

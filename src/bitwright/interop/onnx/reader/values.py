@@ -427,3 +427,8 @@ class Value:
             unit=self.unit if self.unit.size == 1 else move(self.unit),
             steps=tuple(step.spread(move) for step in self.steps),
         )
+
+
+def one_if_equal(numbers: Floats) -> Floats:
+    """One number for all channels, if they are equal."""
+    return numbers if (numbers != numbers[0]).any() else numbers[:1]
