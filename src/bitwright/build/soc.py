@@ -118,7 +118,7 @@ def write_soc(design_dir: Path, folder: Path) -> SocDesign:
     parts = engine_parts(design, digest) if runs_programs else _stream_parts(design, digest)
     present = {Path(name).name for name in design.files}
     sources = [_SOC / f"{name}.sv" for name in parts.modules]
-    sources += [_LIBRARY / name for name in parts.library if name not in present]
+    sources += [_LIBRARY / name for name in parts.shared if name not in present]
     (folder / "soc").mkdir(parents=True, exist_ok=True)
     for source in sources:
         shutil.copyfile(source, folder / "soc" / source.name)
@@ -145,7 +145,7 @@ def _stream_parts(design: Design, digest: int) -> SocParts:
         top=soc_top(design, digest),
         masters=stream_masters(design),
         modules=_MODULES,
-        library=_LIBRARY_FILES,
+        shared=_LIBRARY_FILES,
         driver=_DRIVER_FILES,
         header=driver_header(design, digest),
         usage=(

@@ -40,7 +40,7 @@ class SocParts:
     Attributes:
         top: Verilog of the top.
         masters: its AXI4 ports.
-        modules: of ``soc/``; library: files of ``rtl/lib``.
+        modules: of ``soc/``; shared: files of ``rtl/lib``.
         driver: files of ``soc/driver``; hosts: of ``host/c``.
         header: ``design.h`` of the driver.
         usage: how the driver is compiled and started.
@@ -52,7 +52,7 @@ class SocParts:
     driver: tuple[str, ...]
     header: str
     usage: tuple[str, ...]
-    library: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
 

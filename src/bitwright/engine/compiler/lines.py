@@ -15,7 +15,7 @@ parameters, and two post lanes of a pixel work on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -29,7 +29,6 @@ _MOST_PAIRS = 1 << 26  # more would take a minute
 _MOST_KNOWN = 1024
 #: What was found before, by a hash of what it depends on.
 _KNOWN: dict[bytes, Line | None] = {}
-_STEEP: list[tuple[IntArray, IntArray]] = []
 
 
 class Line(NamedTuple):
@@ -94,31 +93,18 @@ def _line_of(
     steepest = max(part.slope() for part in rows())
     shift = most_shift if steepest <= 0 else min(most_shift, int(np.log2(most / steepest)) + 1)
     for each in range(max(shift, 0), -1, -1):
-        lines = _lines(rows(), each, most)
-        if lines is _STEEP:
+        if any(part.least(each).max() > most for part in rows()):
             continue
-        if lines is None:
+        lines = [part.line(each, most) for part in rows()]
+        found = [line for line in lines if line is not None]
+        if len(found) < len(lines):
             return None
-        multiplier, offset = (np.concatenate(found) for found in zip(*lines, strict=True))
+        multiplier, offset = (np.concatenate(parts) for parts in zip(*found, strict=True))
         offset = offset + (below << each)
         if np.abs(offset).max() <= most_offset:
             multiplier = np.where(flipped, -multiplier, multiplier)
             return Line(multiplier, offset, each, below, above)
     return None
-
-
-def _lines(rows: Iterable[_Rows], shift: int, most: int) -> list[tuple[IntArray, IntArray]] | None:
-    """Multipliers and offsets; `_STEEP` if one is too large, None if a channel has none."""
-    found = []
-    for part in rows:
-        least = part.least(shift)
-        if least.max() > most:
-            return _STEEP
-        line = part.line(shift, least, most)
-        if line is None:
-            return None
-        found.append(line)
-    return found
 
 
 class _Rows:
@@ -147,9 +133,9 @@ class _Rows:
         bounds = np.where(rises, -(-needed // np.maximum(self.distance, 1)), 0)
         return np.asarray(bounds.max(axis=(1, 2), initial=0))
 
-    def line(self, shift: int, least: IntArray, most: int) -> tuple[IntArray, IntArray] | None:
+    def line(self, shift: int, most: int) -> tuple[IntArray, IntArray] | None:
         """Multiplier and offset of each channel; None if one has none."""
-        needed = (self.levels << shift) + 1
+        least, needed = self.least(shift), (self.levels << shift) + 1
         falls = self.both & (self.distance < 0)
         bounds = np.where(falls, needed // np.minimum(self.distance, -1), _NONE)
         largest = bounds.min(axis=(1, 2), initial=_NONE)

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from bitwright.base.records import EngineMappingRow
 from bitwright.ir import Graph
 from bitwright.pipeline.context import LOGS
 from bitwright.pipeline.run import Run
@@ -243,7 +242,6 @@ def explain_program(work: Workspace) -> EngineExplanation:
         BitwrightError: there is no such engine, it does not fit the target, or the network cannot
             be converted to integers.
     """
-    import dataclasses
 
     from bitwright.base.errors import ModelError, NoHardware
     from bitwright.engine.compiler import compile_program
@@ -266,7 +264,7 @@ def explain_program(work: Workspace) -> EngineExplanation:
     except ModelError as error:
         where = error.where or graph.name
         return known.model_copy(update={"refused": {where: f"{error.message} ({error.hint})"}})
-    rows = (EngineMappingRow(**dataclasses.asdict(row)) for row in layer_mappings(made.plan))
+    rows = layer_mappings(made.plan)
     program = describe_program(made.image, wanted, work.progress)
     return known.model_copy(update={"layers": tuple(rows), "program": program})
 
