@@ -88,7 +88,7 @@ def page(rows: list[dict[str, Any]]) -> str:
     lines += [
         "",
         f"- Measured on {', '.join(dates)} by `python benchmarks/boards.py DESIGN`, DESIGN being",
-        "  `04-map/rtl` of a run of the recipe `digits` as it is shipped, folded for ecp5-45k (576",
+        "  `04-map/rtl` of a run of the recipe `digits` as it is shipped, folded for ecp5-45k (512",
         "  cycles an image; 1 152 in the table of 2026-11-23); for the HX8K the same with",
         "  `--target ice40-hx8k --set hardware.budget.lut=2000`, as that one fills 6 993 of 7 680",
         "  cells and finds no legal placement; for iCEBreaker, `tests/yosys/dots`: three dot",

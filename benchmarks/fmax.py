@@ -135,7 +135,7 @@ def _of_boards(shell: float) -> list[Point]:
             groups.setdefault((device, grade), []).append(row)
     return [
         Point(
-            "digits, 576 cycles",
+            "digits, 512 cycles",
             f"ecp5-{device.removesuffix('F')}k",
             grade,
             True,
