@@ -223,11 +223,16 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         matvec((32, 16), (4, 4), ("uint8", "int8"), "block", adders=3),
     ),
     "matvec_xnor": tuple(
-        matvec(size, fold, ("bipolar", "bipolar"), style)
-        for size, fold, style in (
-            ((64, 16), (16, 2), "distributed"), ((128, 16), (32, 4), "block"),
-            ((64, 64), (64, 8), "distributed"), ((128, 32), (128, 4), "distributed"),
-            ((36, 16), (9, 8), "distributed"), ((64, 10), (64, 10), "distributed"),
+        matvec(size, fold, (bits, "bipolar"), style)
+        for size, fold, style, bits in (
+            ((64, 16), (16, 2), "distributed", "bipolar"), ((128, 16), (32, 4), "block", "bipolar"),
+            ((64, 64), (64, 8), "distributed", "bipolar"),
+            ((128, 32), (128, 4), "distributed", "bipolar"),
+            ((36, 16), (9, 8), "distributed", "bipolar"),
+            ((64, 10), (64, 10), "distributed", "bipolar"),
+            ((64, 16), (16, 4), "distributed", "uint1"), ((196, 32), (49, 4), "block", "uint1"),
+            ((72, 16), (36, 8), "distributed", "uint1"),
+            ((784, 16), (112, 4), "distributed", "uint1"),
         )
     ),
     "matvec_codes": (

@@ -160,12 +160,9 @@ def test_a_family_that_nobody_measured_costs_as_ecp5_does() -> None:
 
 
 def test_the_model_predicts_what_networks_fill_without_bias() -> None:
-    """Committed comparison with nextpnr's packed counts, which are what the netlist says. Of
-    bipolar networks the model is known to say a quarter too much (docs/results/packed_luts.md).
-    """
+    """Committed comparison with nextpnr's packed counts, which are what the netlist says."""
     rows = json.loads(MEASURED.with_name("packed_luts.json").read_text())
     assert all(row["netlist"] == row["nextpnr"] for row in rows)
-    rows = [row for row in rows if not row["recipe"].endswith("w1a1")]
     assert len(rows) >= 2
     errors = np.array([row["model"] / row["nextpnr"] - 1 for row in rows])
     assert abs(errors.mean()) < 0.04

@@ -160,10 +160,17 @@ class MatShape:
     step: int = 1
 
     @property
+    def counts(self) -> bool:
+        """Bits times bipolar weights: the unit counts, and starts with minus the weights of -1."""
+        plain = not (self.act_signed or self.act_bipolar)
+        return self.weight_bipolar and self.act_bits == 1 and plain
+
+    @property
     def stages(self) -> int:
         """Registers from the operands to the accumulator."""
         one_bit = self.weight_bipolar or self.act_bipolar
-        terms = (self.simd + 1) // 2 if self.weight_bipolar and self.act_bipolar else self.simd
+        pairs = self.counts or (self.weight_bipolar and self.act_bipolar)
+        terms = (self.simd + 1) // 2 if pairs else self.simd
         digits = 1 if one_bit else (self.weight_bits + 1) // 2
         adders = (terms - 1).bit_length() + (digits - 1).bit_length() + 1
         luts = max(1, adders // self.step)
@@ -216,14 +223,15 @@ def matvec(name: str, shape: MatShape) -> Case:
         "Groups": shape.groups, "MW": shape.mw, "MH": shape.mh, "PE": shape.pe,
         "SIMD": shape.simd, "WeightWidth": shape.weight_bits, "ActWidth": shape.act_bits,
         "AccWidth": acc_bits, "ActSigned": int(shape.act_signed), "BiasWidth": 7,
-        "WeightBipolar": int(shape.weight_bipolar), "HasBias": int(shape.bias),
+        "WeightBipolar": int(shape.weight_bipolar), "HasBias": int(shape.bias or shape.counts),
         "ActBipolar": int(shape.act_bipolar),
         "WeightFile": "w.mem", "BiasFile": "b.mem",
         "DspRows": shape.pe if shape.dsp else shape.dsp_rows,
         "DspPack": shape.pack, "DspShare": int(shape.share), "Step": shape.step,
         "RomStyle": shape.style,
     }  # fmt: skip
-    biases = image(bias.reshape(-1, shape.pe), 7)
+    starts = (bias if shape.bias else 0) - (shape.counts * (weights < 0)).sum(axis=2)
+    biases = image(starts.reshape(-1, shape.pe), 7)
     memories = {"w.mem": image(codes, shape.weight_bits), "b.mem": biases}
     return Case(f"matvec_{name}", "matvec", parameters, {"in": port_in},
                 {"out": spec(shape.pe, acc_bits, shape.groups * nf, signed=True)}, reference,
@@ -366,6 +374,9 @@ CASES = (
     matvec("step_xnor", MatShape(26, 2, 1, 13, weight_bits=1, act_bits=1, weight_bipolar=True,
                                  act_bipolar=True, step=2)),
     matvec("xnor", MatShape(18, 4, 2, 9, 1, 1, weight_bipolar=True, act_bipolar=True, bias=True)),
+    matvec("bits", MatShape(18, 4, 2, 9, 1, 1, weight_bipolar=True)),
+    matvec("bits_bias", MatShape(14, 6, 3, 7, 1, 1, weight_bipolar=True, bias=True, groups=2)),
+    matvec("bits_step", MatShape(20, 2, 2, 10, 1, 1, weight_bipolar=True, step=2)),
     matvec("binary_weight", MatShape(9, 4, 2, 3, 1, 4, act_signed=True, weight_bipolar=True)),
     matvec("groups", MatShape(6, 4, 2, 3, bias=True, groups=3, style=1)),
     matvec("depthwise", MatShape(9, 1, 1, 3, act_signed=True, bias=True, groups=5)),

@@ -41,11 +41,17 @@ class DepthShape:
         return self.window // self.simd
 
     @property
+    def counts(self) -> bool:
+        """Bits times bipolar weights: the unit counts, and starts with minus the weights of -1."""
+        plain = not (self.act_signed or self.act_bipolar)
+        return self.weight_bipolar and self.act_bits == 1 and plain
+
+    @property
     def stages(self) -> int:
         """Registers from the operands to the accumulator."""
         one = self.weight_bipolar or self.act_bipolar
         tree = (self.simd - 1).bit_length()
-        if self.weight_bipolar and self.act_bipolar:
+        if self.counts or (self.weight_bipolar and self.act_bipolar):
             tree = ((self.simd + 1) // 2 - 1).bit_length()
         if self.dsp and not one:  # registers at the operands and behind the product
             return 2 + tree // self.step
@@ -92,10 +98,12 @@ def depthwise(name: str, shape: DepthShape) -> Case:
         "WeightWidth": shape.weight_bits,
         "ActWidth": shape.act_bits, "AccWidth": acc_bits, "ActSigned": int(shape.act_signed),
         "WeightBipolar": int(shape.weight_bipolar), "ActBipolar": int(shape.act_bipolar),
-        "HasBias": int(shape.bias), "BiasWidth": 7, "WeightFile": "w.mem", "BiasFile": "b.mem",
+        "HasBias": int(shape.bias or shape.counts), "BiasWidth": 7, "WeightFile": "w.mem", "BiasFile": "b.mem",
         "DspRows": shape.pe if shape.dsp else 0, "Step": shape.step, "RomStyle": shape.style,
     }  # fmt: skip
-    memories = {"w.mem": image(codes, shape.weight_bits), "b.mem": image(bias.reshape(-1, pe), 7)}
+    starts = (bias if shape.bias else 0) - (shape.counts * (taps < 0)).sum(axis=1)
+    biases = image(starts.reshape(-1, pe), 7)
+    memories = {"w.mem": image(codes, shape.weight_bits), "b.mem": biases}
     return Case(f"depthwise_{name}", "depthwise", parameters, {"in": port_in},
                 {"out": spec(pe, acc_bits, shape.pixels * fold, signed=True)}, reference,
                 beats, stamps, memories)  # fmt: skip
@@ -291,6 +299,8 @@ MORE_CASES = (
                                           bias=True, simd=9)),
     depthwise("step", DepthShape(4, 2, 3, 9, 8, act_signed=True, step=2)),
     depthwise("xnor", DepthShape(4, 2, 9, 1, 1, weight_bipolar=True, act_bipolar=True, bias=True)),
+    depthwise("bits", DepthShape(4, 2, 9, 1, 1, weight_bipolar=True)),
+    depthwise("bits_parallel", DepthShape(4, 2, 9, 1, 1, weight_bipolar=True, bias=True, simd=9)),
     depthwise("binary_weight", DepthShape(6, 3, 4, 1, 4, act_signed=True, weight_bipolar=True)),
     depthwise("binary_act", DepthShape(4, 4, 3, 5, 1, act_bipolar=True, bias=True)),
     add("plain", 2, Lane(4), Lane(4)),

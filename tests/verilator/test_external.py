@@ -72,10 +72,11 @@ class Design:
     [
         (choices(conv=(3, 2), fc=(4, 5), scores=(1, 3)), WeightMemory(128), ("uint2", "int3n")),
         (choices(conv=(2, 9), fc=(3, 9)), WeightMemory(64, 40), ("bipolar", "bipolar")),
+        (choices(conv=(2, 9), fc=(3, 9)), WeightMemory(64, 40), ("uint1", "bipolar")),
         (choices(fc=(4, 15), scores=(1, 1)), WeightMemory(512, latency=200), ("int4", "int5")),
         (choices(conv=(2, 3), fc=(3, 6)), WeightMemory(128), ("uint2", HYBRID)),
     ],
-    ids=["three", "binary", "wide", "codebook"],
+    ids=["three", "binary", "bits", "wide", "codebook"],
 )
 def test_values_rate_and_traffic(
     folding: Folding, memory: WeightMemory, formats: tuple[str, str], tmp_path: Path

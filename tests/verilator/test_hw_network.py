@@ -222,7 +222,8 @@ def _cnn(activation: str, weight: str) -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("activation", "weight"), [("bipolar", "bipolar"), ("uint2", "ternary"), ("int4", "int4")]
+    ("activation", "weight"),
+    [("bipolar", "bipolar"), ("uint1", "bipolar"), ("uint2", "ternary"), ("int4", "int4")],
 )
 def test_formats(activation: str, weight: str, tmp_path: Path) -> None:
     graph = _cnn(activation, weight)

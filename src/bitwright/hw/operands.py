@@ -246,8 +246,17 @@ class Product:
         return self.act.bipolar or self.weight.bipolar
 
     @property
+    def counts(self) -> bool:
+        """Activations that are bits 0 and 1, times weights +1 and -1: equal bits, less one for
+        every weight of -1, which is a number of the row and starts its sum.
+        """
+        bit = self.act.width == 1 and not (self.act.signed or self.act.is_float)
+        return self.weight.bipolar and bit and not self.act.bipolar
+
+    @property
     def xnor(self) -> bool:
-        return self.act.bipolar and self.weight.bipolar
+        """Whether products are comparisons of bits, and sums are counts."""
+        return self.counts or (self.act.bipolar and self.weight.bipolar)
 
     @property
     def factor(self) -> int:

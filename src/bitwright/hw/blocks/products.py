@@ -22,9 +22,22 @@ _PARTS = 4  # rows are divided by, some of them in DSP blocks
 
 
 @lru_cache(maxsize=64)
-def _bias_bits(node: Node) -> int:
-    """Bits in two's complement of every bias, 1 without one; a search asks for it very often."""
-    value = node.params.get("bias")
+def _starts(node: Node, counts: bool) -> IntArray | None:
+    """What the sums of a node start with, row by row, None for zeros: the bias and, where products
+    are counted, minus one for every weight of -1.
+    """
+    bias = node.params.get("bias")
+    if not counts:
+        return bias
+    weight = node.params["weight"]
+    below: IntArray = -(weight < 0).sum(axis=1)
+    return below if bias is None else bias + below
+
+
+@lru_cache(maxsize=64)
+def _start_bits(node: Node, counts: bool) -> int:
+    """Bits in two's complement of every start, 1 without one; a search asks for it very often."""
+    value = _starts(node, counts)
     return 1 if value is None else bits_for_interval(min(-1, int(value.min())), int(value.max()))
 
 
@@ -155,21 +168,27 @@ class ProductUnit(Block):
         lanes = unpack_lanes(memory, self.pe * self.simd, signed=weight.words_signed)
         return weight.levels(lanes)
 
+    @property
+    def starts(self) -> IntArray | None:
+        """What the sums start with, row by row through all groups; None: all with 0."""
+        return _starts(self.node, self.product.counts)
+
     @cached_property
     def bias_bits(self) -> int:
-        return _bias_bits(self.node)
+        return _start_bits(self.node, self.product.counts)
 
     def bias_memory(self) -> Memory:
-        """Word i; lane p is the bias of row i*PE + p, through all groups.
+        """Word i; lane p is what the sum of row i*PE + p starts with, through all groups.
 
         Raises:
-            GraphError: the node has no bias.
+            GraphError: all sums start with 0.
         """
-        bias = self.node.params.get("bias")
-        if bias is None:
+        starts = self.starts
+        if starts is None:
             raise GraphError("has no bias", where=self.name)
-        layout = f"{self.name}: {self.bias_words}, {self.bias_bits} bits"
-        return pack_lanes(bias.reshape(-1, self.pe), self.bias_bits, layout)
+        less = " less its weights of -1" if self.product.counts else ""
+        layout = f"{self.name}: {self.bias_words}{less}, {self.bias_bits} bits"
+        return pack_lanes(starts.reshape(-1, self.pe), self.bias_bits, layout)
 
     @property
     @abstractmethod
@@ -218,10 +237,9 @@ class ProductUnit(Block):
             each = (partial, adders, registers + waits, row.pack_bits)
             for name, bits in zip(found, each, strict=True):
                 found[name] += count * bits
-        bias = 0.0
-        if "bias" in self.node.params:
-            words = len(self.node.params["bias"]) // self.pe
-            bias = rom_luts(family, words, self.pe * self.bias_bits)
+        starts, bias = self.starts, 0.0
+        if starts is not None:
+            bias = rom_luts(family, len(starts) // self.pe, self.pe * self.bias_bits)
         return {
             **found,
             "small" if product.small else "product": cells,
@@ -241,7 +259,7 @@ class ProductUnit(Block):
             **self.product.parameters(),
             "AccWidth": self.output_type.wire_bits,
             "AccSigned": int(self.output_type.is_signed),
-            "HasBias": int("bias" in self.node.params),
+            "HasBias": int(self.starts is not None),
             "BiasWidth": self.bias_bits,
             "DspRows": self.dsp_rows,
             **({} if self.integer("adders") == 1 else {"Step": self.integer("adders")}),
@@ -258,5 +276,5 @@ class ProductUnit(Block):
 
     def constants(self) -> dict[str, Memory]:
         """Memory images beside those of the weights, by parameter."""
-        bias = {"BiasFile": self.bias_memory()} if "bias" in self.node.params else {}
+        bias = {} if self.starts is None else {"BiasFile": self.bias_memory()}
         return {**self.product.weight.memories(self.name), **bias}

@@ -6,15 +6,16 @@
 // which is on the output 4 + Table + Stages cycles after the step of its end. Sums begin
 // with a word of bias, one after the other of BiasRows. Output stalls stop the pipeline (en_o).
 // An operand is an integer, one bit (Bipolar: 1 = +1, 0 = -1), or sign, exponent and mantissa
-// (Exp > 0, see float_split for Low). With IndexWidth > 0 weights are indices of that width into
-// the table of TableFile, whose entries are the weights.
+// (Exp > 0, see float_split for Low). Unsigned bits times bipolar weights: equal bits are counted;
+// the bias must hold minus the row's weights of -1. With IndexWidth > 0 weights are indices of that
+// width into the table of TableFile, whose entries are the weights.
 // Rows below DspRows multiply in DSP blocks, the others in look-up tables. A DSP block makes
 // DspPack products of a row and adds them (`mul_packed`; integers only), or, with DspShare, the
 // products of two rows with one activation (`mul_shared`; integers, Shared, no table, DspPack 1).
 // Table = 1 with a table. Stages: registers from the operands here to the accumulator, of the row
 // that has most; the others wait. Every Step-th adder in front of the accumulator has one. A row in
 // LUTs has K + J + 1 adders in a line, K = $clog2(SIMD), J = $clog2(digits),
-// digits = ceil(WeightWidth/2), 1 for a one-bit factor; bipolar x bipolar
+// digits = ceil(WeightWidth/2), 1 for a one-bit factor; bits x bipolar
 // K = $clog2(ceil(SIMD/2)): floor((K + J + 1)/Step) registers, at least 1. In DSPs
 // 2 + floor($clog2(ceil(SIMD/DspPack))/Step). With a float M + floor(K/Step), M = 2 with a power of
 // two or a one-bit operand, else 3 + $clog2(ceil(magnitude/2)), 3 in DSPs.
@@ -78,7 +79,7 @@ module mac_array #(
   end
 `endif
 
-  localparam bit Xnor      = WeightBipolar && ActBipolar;
+  localparam bit Xnor      = WeightBipolar && (ActBipolar || (ActWidth == 1 && !ActSigned));
   localparam bit Float     = WeightExp > 0 || ActExp > 0;
   // The factor of a product with a float is one magnitude, as in mul_float.
   localparam int ActMag    = ActWidth - ActExp;
@@ -100,8 +101,7 @@ module mac_array #(
                            : (Float ? FloatMul : 2) + DspLevels / Step;
   localparam int Stages    = DspRows == 0 ? LutStages : DspRows == PE ? DspStages
                            : LutStages > DspStages ? LutStages : DspStages;
-  // From a step to the accumulator input.
-  localparam int Depth     = 2 + (IndexWidth > 0 ? 1 : 0) + Stages;
+  localparam int Depth     = 2 + (IndexWidth > 0 ? 1 : 0) + Stages;  // step to accumulator input
   localparam int RowWidth  = BiasRows > 1 ? $clog2(BiasRows) : 1;
   // The bias and, for bipolar times bipolar, the constant -Columns.
   localparam int Constant  = $clog2(Columns + 1) + 1;
@@ -126,7 +126,7 @@ module mac_array #(
   end
 
   // Initial accumulator value: bias word read two stages ahead of the accumulator.
-  localparam int Offset = Xnor ? -Columns : 0;
+  localparam int Offset = Xnor && ActBipolar ? -Columns : 0;
   logic [PE*InitWidth-1:0] init;
   if (HasBias) begin : gen_bias
     logic [RowWidth-1:0]     bias_addr_q;

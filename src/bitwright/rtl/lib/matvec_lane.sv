@@ -4,8 +4,9 @@
 // later, at least as many as the row has of its own (`mac_array` counts them). `mac_array` says
 // what the parameters mean.
 // Bipolar times bipolar counts equal bits; the sum of n products is 2 * count - n, and the
-// "- n" part of the whole row is expected in init_i. With UseDsp one multiplication makes DspPack
-// products and their sum.
+// "- n" part of the whole row is expected in init_i. An unsigned bit times bipolar counts them,
+// too; the sum is count less the weights of -1, which init_i brings.
+// With UseDsp one multiplication makes DspPack products and their sum.
 `default_nettype none
 module matvec_lane #(
   parameter int SIMD          = 4,
@@ -40,7 +41,7 @@ module matvec_lane #(
   input  logic [InitWidth-1:0]      init_i,
   output logic [AccWidth-1:0]       acc_o
 );
-  localparam bit Xnor  = WeightBipolar && ActBipolar;
+  localparam bit Xnor  = WeightBipolar && (ActBipolar || (ActWidth == 1 && !ActSigned));
   localparam bit Float = WeightExp > 0 || ActExp > 0;
   // Bipolar activations are the one-bit factor, so the operands change places.
   localparam bit Swap      = ActBipolar && !WeightBipolar;
@@ -154,7 +155,7 @@ module matvec_lane #(
 
   mac_sum #(
     .Terms(Terms), .TermWidth(TermWidth), .Digits(Digits), .LowSigned(OpSigned),
-    .TopSigned(!Xnor), .Doubled(Xnor), .Step(Step), .Delay(Delay), .Exact(Exact),
+    .TopSigned(!Xnor), .Doubled(Xnor && ActBipolar), .Step(Step), .Delay(Delay), .Exact(Exact),
     .AccWidth(AccWidth), .AccSigned(AccSigned), .InitWidth(InitWidth)
   ) i_sum (
     .clk_i, .rst_ni, .en_i, .terms_i(terms), .carries_i(carries), .valid_i, .first_i, .last_i,

@@ -51,12 +51,20 @@ module mem_rom #(
       initial for (int i = 0; i < Depth; i++) mem[i] = '0;
     end
     if (AddrReg) begin : gen_address
-      logic [AddrWidth-1:0] addr_q;
-      initial addr_q = '0;
-      always @(posedge clk_i) begin : p_address
-        if (en_i) addr_q <= addr_i;
+      // A wide word has a register for each part, which synthesis keeps: thousands of tables at
+      // the ends of the wires of one register are slower than what follows them.
+      localparam int Part = 256;
+      for (genvar p = 0; p < (Width + Part - 1) / Part; p++) begin : gen_part
+        localparam int From = p * Part;
+        localparam int Bits = Width - From < Part ? Width - From : Part;
+        logic [AddrWidth-1:0] addr_q;
+        initial addr_q = '0;
+        (* keep *)
+        always @(posedge clk_i) begin : p_address
+          if (en_i) addr_q <= addr_i;
+        end
+        assign data_o[From +: Bits] = mem[addr_q][From +: Bits];
       end
-      assign data_o = mem[addr_q];
     end else begin : gen_word
       always_ff @(posedge clk_i) begin : p_read
         if (en_i) data_o <= mem[addr_i];
