@@ -235,6 +235,13 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
             ((784, 16), (112, 4), "distributed", "uint1"),
         )
     ),
+    "matvec_constant": (
+        matvec((9, 8), (9, 8), ("uint4", "int4n")), matvec((27, 8), (27, 8), ("uint4", "int4n")),
+        matvec((16, 16), (16, 16), ("uint4", "int4")), matvec((36, 4), (36, 4), ("uint8", "int8")),
+        matvec((18, 12), (18, 12), ("uint2", "int2n")), matvec((64, 8), (64, 8), ("int4", "int4n")),
+        matvec((9, 12), (9, 12), ("uint8", "int4n"), bias=True),
+        matvec((12, 12), (12, 12), ("uint4", "int6"), adders=2),
+    ),
     "matvec_codes": (
         matvec((9, 8), (3, 2), ("uint4", "po2_4")),
         matvec((32, 8), (4, 2), ("int8", "po2_6<zero>")),
@@ -326,7 +333,9 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
     "requant_float": (
         requant(8, 2, 24, 12, out="e4m3"), requant(16, 4, 16, 8, out="e2m1"),
         requant(8, 1, 32, 0, out="e4m3"), requant(8, 2, 20, 12, "dsp", out="e5m2"),
-        requant(16, 2, 24, 10, out="e3m2"),
+        requant(16, 2, 24, 10, out="e3m2"), requant(16, 1, 16, 10, out="e4m3"),
+        requant(32, 4, 20, 8, "dsp", out="e4m3"), requant(8, 8, 16, 6, out="e2m1"),
+        requant(32, 2, 28, 0, out="e5m2"), requant(16, 8, 18, 10, "dsp", out="e2m1"),
     ),
     "window": (
         window((10, 10, 1), 3, 1, "uint4"), window((6, 6, 8), 3, 4, "uint4"),

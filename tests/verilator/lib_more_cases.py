@@ -98,7 +98,8 @@ def depthwise(name: str, shape: DepthShape) -> Case:
         "WeightWidth": shape.weight_bits,
         "ActWidth": shape.act_bits, "AccWidth": acc_bits, "ActSigned": int(shape.act_signed),
         "WeightBipolar": int(shape.weight_bipolar), "ActBipolar": int(shape.act_bipolar),
-        "HasBias": int(shape.bias or shape.counts), "BiasWidth": 7, "WeightFile": "w.mem", "BiasFile": "b.mem",
+        "HasBias": int(shape.bias or shape.counts), "BiasWidth": 7,
+        "WeightFile": "w.mem", "BiasFile": "b.mem",
         "DspRows": shape.pe if shape.dsp else 0, "Step": shape.step, "RomStyle": shape.style,
     }  # fmt: skip
     starts = (bias if shape.bias else 0) - (shape.counts * (taps < 0)).sum(axis=1)

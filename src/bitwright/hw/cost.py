@@ -140,11 +140,11 @@ def _joined(alone: Resources, family: str, kind: str, inputs: int) -> Resources:
 
 
 def _line(families: dict[str, Any], family: str, kind: str) -> dict[str, Any]:
-    """Coefficients of a kind of block; of units that compare bits, those of other units where a
-    family has none; those of ECP5 where it has neither.
+    """Coefficients of a kind of block; of units that compare bits, and of those with constants
+    for weights, those of other units where a family has none; those of ECP5 where it has neither.
     """
     own, measured = families[family]["blocks"], families[_MEASURED]["blocks"]
-    plain = kind.removesuffix("_xnor")
+    plain = kind.removesuffix("_xnor").removesuffix("_constant")
     line: dict[str, Any] = own.get(kind) or own.get(plain) or measured.get(kind, _NONE)
     return line
 

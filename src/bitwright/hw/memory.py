@@ -136,6 +136,8 @@ _LUTRAM: dict[str, tuple[int, int, int]] = {
 }
 # Bits of read-only memory in one LUT.
 _LUTROM = {"ecp5": 16, "ice40": 16, "xc7": 64, "xcup": 64, "cyclonev": 64}
+_ROM_PART = 256  # bits of a word that have an address register of their own
+_DISTINCT = 40  # words of random contents in which no two columns of a part are expected equal
 # A block RAM is taken where it saves more LUTs than this.
 _LUTS_WORTH_A_BRAM = 96
 _DEEPEST_CHOICE = 256  # words of a read-write memory that a tool may make of LUT RAM unasked
@@ -149,17 +151,27 @@ def ram_luts(family: str, depth: int, width: int) -> float:
 
 
 def rom_luts(family: str, depth: int, width: int) -> float:
-    """LUTs of a read-only memory made of logic; random contents, no sharing; one word is wires."""
-    if depth == 1:
-        return 0.0
-    return width * max(1.0, depth / _LUTROM[family])
+    """LUTs of a read-only memory made of logic, of random contents."""
+    return rom_outputs(depth, width) * output_luts(family, depth)
+
+
+def output_luts(family: str, depth: int) -> float:
+    """LUTs of one bit of the words of a read-only memory; one word is wires."""
+    return 0.0 if depth == 1 else max(1.0, depth / _LUTROM[family])
 
 
 def rom_outputs(depth: int, width: int) -> int:
-    """Bits of a word of random contents that differ: few words have few different columns, and
-    those of all zeros or all ones are constants.
+    """Bits of a word of random contents that synthesis makes: few words have few columns that
+    differ, those of all zeros or all ones are constants, and one that is another's complement is
+    made of it. Expected number, of the parts that `mem_rom` keeps apart.
     """
-    return width if depth >= width.bit_length() + 1 else min(width, (1 << depth) - 2)
+    if depth > _DISTINCT:
+        return width
+    kinds = (1 << (depth - 1)) - 1
+    whole, rest = divmod(width, _ROM_PART)
+    return round(
+        sum(kinds * (1 - (1 - 2.0 ** (1 - depth)) ** n) for n in (*[_ROM_PART] * whole, rest))
+    )
 
 
 def ram_resources(family: str, depth: int, width: int, style: str) -> Resources:

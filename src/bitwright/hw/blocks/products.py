@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+import numpy as np
+
 from bitwright.base.errors import GraphError
 from bitwright.base.figures import Resources
 from bitwright.formats import parse_format
@@ -39,6 +41,14 @@ def _start_bits(node: Node, counts: bool) -> int:
     """Bits in two's complement of every start, 1 without one; a search asks for it very often."""
     value = _starts(node, counts)
     return 1 if value is None else bits_for_interval(min(-1, int(value.min())), int(value.max()))
+
+
+@lru_cache(maxsize=64)
+def _digit_share(node: Node, bits: int) -> float:
+    """Share of the weights' digits, of two bits each, that are not 0."""
+    digits = range(0, bits, 2)
+    weight = node.params["weight"]
+    return float(np.mean([(weight >> place) & 3 != 0 for place in digits]))
 
 
 @lru_cache(maxsize=64)
@@ -124,7 +134,17 @@ class ProductUnit(Block):
 
     @property
     def cost_kind(self) -> str:
-        return self.product.cost_kind(self.node.op)
+        kind = self.product.cost_kind(self.node.op)
+        return f"{kind}_constant" if self.is_constant else kind
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every weight has a multiplication of its own in LUTs, which synthesis makes of
+        its digits that are not 0.
+        """
+        product = self.product
+        coded = product.one_bit or product.is_float or product.weight.index > 0
+        return self.depth == 1 and self.dsp_rows == 0 and not coded
 
     @property
     def weight_bits(self) -> int:
@@ -229,7 +249,7 @@ class ProductUnit(Block):
         product, lanes = self.product, self.pe * self.simd
         rows = self.rows(family)
         stages = max(row.stages for _, row in rows)
-        cells = sum(count * self.simd * row.product.cells for count, row in rows)
+        cells = float(sum(count * self.simd * row.product.cells for count, row in rows))
         found = dict.fromkeys(("partial", "adder", "register", "pack"), 0.0)
         for count, row in rows:
             adders, partial, registers = row.tree()
@@ -237,6 +257,10 @@ class ProductUnit(Block):
             each = (partial, adders, registers + waits, row.pack_bits)
             for name, bits in zip(found, each, strict=True):
                 found[name] += count * bits
+        if self.is_constant:
+            share = _digit_share(self.node, product.weight.width)
+            cells *= share
+            found = {name: bits * share for name, bits in found.items()}
         starts, bias = self.starts, 0.0
         if starts is not None:
             bias = rom_luts(family, len(starts) // self.pe, self.pe * self.bias_bits)

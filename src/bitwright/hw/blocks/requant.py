@@ -172,8 +172,10 @@ class RequantFloat(_Requant):
     def features(self, family: str) -> dict[str, float]:
         own = _Requant.features(self, family)
         wide = max(self.product_bits, self.offset_bits, self.node.integer("shift")) + 2
-        # The barrel shifter that brings the leading one to the top.
-        return {**own, "shift": self.pe * wide * wide.bit_length()}
+        # The barrel shifter that brings the leading one to the top; behind a shift by a constant
+        # many of its bits are those of the offset, or none.
+        shifter = "shift" if self.power < 0 else "shift_constant"
+        return {**own, shifter: self.pe * wide * wide.bit_length()}
 
     def instance(self) -> Instance:
         kind = self.kind

@@ -11,7 +11,7 @@ import numpy as np
 
 from bitwright.base.figures import Resources
 from bitwright.hw.blocks.base import Firing, Instance, TableBlock, one_to_one
-from bitwright.hw.memory import Memory, bram_count, pack_lanes, rom_luts, rom_outputs
+from bitwright.hw.memory import Memory, bram_count, output_luts, pack_lanes, rom_luts, rom_outputs
 from bitwright.ir import IntArray, bits_for_interval
 
 MAX_BITS = 8  # search stages of the module
@@ -100,7 +100,7 @@ class Threshold(TableBlock):
         for stage, outputs in enumerate(self.outputs_of_stages):
             depth, width = self.fold << stage, self.word_bits
             if in_luts or depth * width <= _SMALL_ROM:
-                luts += rom_luts(family, depth, outputs)
+                luts += outputs * output_luts(family, depth)
             else:
                 brams += self.pe * bram_count(family, depth, width)
         return Resources(lut=luts, bram=brams)
