@@ -361,6 +361,27 @@ def test_rtl_of_a_design_folder_is_made_again_however_it_is_named(
     assert own_rtl(find_subject(rtl), no_progress) == rtl
 
 
+@pytest.mark.parametrize("link", ["map", "map/rtl"])
+@pytest.mark.parametrize("named", ["", "map/rtl"])
+def test_rtl_of_a_design_folder_is_made_again_wherever_it_lies(
+    link: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link in the place of ``map`` made a folder of the user's own RTL of it, which was run."""
+    rtl = tmp_path / "other" / "rtl"
+    rtl.mkdir(parents=True)
+    (rtl / "design.json").write_text("{}")
+    (tmp_path / "map").mkdir() if link != "map" else None
+    (tmp_path / link).symlink_to(rtl.parent if link == "map" else rtl)
+    builder = GraphBuilder("g", INTEGER)
+    kind = TensorType((2,), parse_format("uint4"), (1.0,), 0, 15)
+    save_graph(builder.finish(builder.input("x", kind)), tmp_path / "graph.bwg")
+    monkeypatch.setattr(board_subject, "map_design", lambda *_: Path("made"))
+    assert own_rtl(find_subject(tmp_path / named), no_progress) == Path("made/rtl")
+    (tmp_path / "step.json").write_text("{}")  # no design folder any more, and no RTL of the user's
+    with pytest.raises(RunError, match="has no RTL|no design folder"):
+        own_rtl(find_subject(tmp_path / named), no_progress)
+
+
 def test_what_only_seems_to_be_rtl_and_a_step_is_neither(tmp_path: Path) -> None:
     """With step.json it was no design folder, and with design.json RTL, which was run."""
     for name in ("graph.bwg", "step.json", "design.json"):

@@ -183,16 +183,28 @@ def _read_levels(path: Path, shape: tuple[int, ...], given: HostInput | None) ->
 
 def own_rtl(subject: BoardSubject, progress: Progress) -> Path:
     """The RTL that is run; that of a design folder, which may be anybody's, is made here, whether
-    the design folder was named or the RTL in it.
+    the design folder was named or the RTL in it, and wherever its parts lead.
+
+    Raises:
+        RunError: the RTL lies where that of a design folder does, and it is none.
     """
-    above = subject.design.resolve().parents
-    for folder in (subject.place, *above[1:2]):
-        if is_design(folder) and subject.design.resolve() in (
-            folder.resolve() / MAP / RTL,
-            folder.resolve(),
-        ):
-            return map_design(open_design(folder), progress) / RTL
-    return subject.design
+    folder = _design_above(subject)
+    return subject.design if folder is None else map_design(open_design(folder), progress) / RTL
+
+
+def _design_above(subject: BoardSubject) -> Path | None:
+    """The design folder whose RTL is to be run; None: it is no part of one. By its name and by
+    where links lead, and whatever else makes the folder look like something that is no design.
+    """
+    if is_design(subject.place):
+        return subject.place
+    if (subject.place / "run.json").is_file():
+        return None
+    for design in (subject.design.absolute(), subject.design.resolve()):
+        above = design.parents
+        if (design.parent.name, design.name) == (MAP, RTL) and (above[1] / GRAPH).is_file():
+            return above[1]
+    return None
 
 
 def program_of(rtl: Path) -> EngineImage | None:
