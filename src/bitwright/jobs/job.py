@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.files import atomic_write, parse_json, regular_bytes
+from bitwright.base.folders import check_no_links
 
 SCHEMA = 1
 JOB, LOG, RESULT, FAILURE, LOCK = "job.json", "job.log", "result.json", "failure.json", ".job.lock"
@@ -68,8 +69,9 @@ class Job:
         return found if all(found.get(key) == value for key, value in asked.items()) else None
 
     def _is_kind(self, value: object) -> bool:
-        try:
-            return self.kind is None or self.kind.validate_python(value) is not None
+        try:  # as it is used: no text of a figure for a figure
+            text = json.dumps(value)
+            return self.kind is None or self.kind.validate_json(text, strict=True) is not None
         except ValidationError:
             return False
 
@@ -100,7 +102,7 @@ class Job:
         fields = {"schema": SCHEMA, "name": self.name, **self.request, "threads": threads}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._check_links()
+            check_no_links(self.folder.parent, self.folder, below=True)
             for name in (RESULT, FAILURE):
                 (self.folder / name).unlink(missing_ok=True)
             atomic_write(self.folder / JOB, json.dumps(fields, indent=1) + "\n")
@@ -110,16 +112,6 @@ class Job:
                 where=str(error.filename or self.folder),
                 hint="name a folder that you may write to, on a disk with room",
             ) from error
-
-    def _check_links(self) -> None:
-        """Whoever made the folder may be a stranger, whose job is gone on with here."""
-        for place in (self.folder.parent, self.folder, *self.folder.iterdir()):
-            if place.is_symlink():
-                raise RunError(
-                    "is a symbolic link, by which a job would write elsewhere",
-                    where=str(place),
-                    hint="remove it, or put a folder or file of its own in its place",
-                )
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from bitwright.base.files import (
     regular_bytes,
     sha256_file,
 )
+from bitwright.base.folders import check_no_links, files_below, remove_folder
 from bitwright.base.version import __version__
 from bitwright.jobs.job import JOB_FILES
 from bitwright.pipeline.context import LOGS
@@ -172,11 +173,10 @@ def is_whole(folder: Path, record: StepRecord) -> bool:
 
 
 def hash_files(folder: Path) -> dict[str, tuple[int, str]]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
     own = {folder / "step.json", folder / ".key"}
     return {
         path.relative_to(folder).as_posix(): (path.stat().st_size, sha256_file(path))
-        for path in files
+        for path in files_below(folder)
         if path not in own
     }
 
@@ -186,12 +186,12 @@ def publish(work: Path, final: Path) -> None:
     flush(work)
     (work / ".key").unlink(missing_ok=True)
     old = final.with_name(f".old-{final.name}")
-    shutil.rmtree(old, ignore_errors=True)
+    remove_folder(old)
     if final.exists():
         final.rename(old)
     work.rename(final)
     flush_entries(final.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    remove_folder(old)
 
 
 def recover(folder: Path) -> None:
@@ -202,7 +202,7 @@ def recover(folder: Path) -> None:
             publish(work, final)
     for old, final in _aside(folder, ".old-"):
         if final.exists():
-            shutil.rmtree(old, ignore_errors=True)
+            remove_folder(old)
         else:
             old.rename(final)
 
@@ -227,7 +227,7 @@ def locked(folder: Path, option: str = "--run-dir") -> Iterator[None]:
     """Make the directory and hold its lock; the kernel lets go of it when a process dies.
 
     Raises:
-        RunError: it is in use.
+        RunError: it is in use, or a step would be written through a link.
         OSError: it cannot be written.
     """
     with ExitStack() as stack:
@@ -240,8 +240,8 @@ def locked(folder: Path, option: str = "--run-dir") -> Iterator[None]:
             hint = f"wait for it, stop it, or name another folder with {option}"
             raise RunError(error.message, where=str(folder), hint=hint) from error
         for entry in folder.iterdir():
-            if entry.name.startswith((".work-", ".old-")) and entry.is_symlink():
-                raise RunError("is a symbolic link, expected a folder of ours", where=str(entry))
+            if entry.name.startswith((".work-", ".old-")):
+                check_no_links(entry, below=True)
         yield
 
 
