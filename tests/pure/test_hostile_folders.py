@@ -31,10 +31,12 @@ from bitwright.data import cifar, folders
 from bitwright.data.decoding import Decoding
 from bitwright.data.image_files import damaged_files
 from bitwright.data.listing import list_images
+from bitwright.explore.compare import _kind_of as kind_of_row
 from bitwright.explore.study import _kind_of, _outcome
 from bitwright.explore.sweep import check_folder
 from bitwright.explore.sweep_axes import Axis
 from bitwright.explore.sweep_table import kind_of
+from bitwright.explore.variants import Variant
 from bitwright.hw.folding import load_folding
 from bitwright.jobs import run_jobs
 from bitwright.jobs.job import SCHEMA, Job, JobResult
@@ -420,3 +422,22 @@ def test_what_a_job_tells_of_images_is_looked_at(wrong: Any, tmp_path: Path) -> 
     value = {"ptq": {"train": 1, "test": 1, "epochs": 1}}
     (tmp_path / "result.json").write_text(json.dumps({"schema": 1, **job.request, "value": value}))
     assert job.finished() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"row": 1}, {"size": 0}, {"size": "x"}, {"accuracy": {"value": math.nan, "error": None}},
+     {"accuracy": {"error": 1}}, {"other": 1}, {"format": "int5"}],
+)  # fmt: skip
+def test_a_row_of_another_kind_is_made_again(change: Any, tmp_path: Path) -> None:
+    """KeyError, TypeError, ValueError of `formats compare` in a folder of a stranger's rows."""
+    row = {
+        "format": "int4", "activation": "uint8", "method": "default", "size": 10, "loss": None,
+        "accuracy": {"value": 0.5, "error": 0.1},
+    }  # fmt: skip
+    store, kind = Store(tmp_path), kind_of_row(Variant("int4", "uint8", method="default"))
+    kept = {"variant": "v", "row": change["row"] if "row" in change else row | change}
+    store.keep("rows", "key", kept)
+    found = store.find("rows", "key", kind)
+    assert (found is None) == bool(change) and (tmp_path / "rows" / "key").exists() != bool(change)
+    assert found is None or found.value == kept

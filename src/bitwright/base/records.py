@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from bitwright.base.figures import Resources
 
@@ -17,6 +18,16 @@ Baud = Annotated[float, Field(ge=1e-9, le=1e15)]
 Finite = Annotated[float, Field(ge=-1e100, le=1e100)]
 Positive = Annotated[float, Field(ge=1e-100, le=1e100)]
 Cycles = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+def is_of(kind: TypeAdapter[Any] | None, value: object) -> bool:
+    """Whether a JSON value that may be anybody's is of a kind as it is, a text of a figure being no
+    figure. None: any is.
+    """
+    try:
+        return kind is None or kind.validate_json(json.dumps(value), strict=True) is not None
+    except ValidationError:
+        return False
 
 
 class Record(BaseModel):

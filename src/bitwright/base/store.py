@@ -34,6 +34,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from bitwright.base.errors import DataError, RunError
 from bitwright.base.files import (
     cache_root,
@@ -46,6 +48,7 @@ from bitwright.base.files import (
     sha256_file,
 )
 from bitwright.base.folders import check_no_links, entries_below, remove_folder
+from bitwright.base.records import is_of
 from bitwright.base.regular import open_regular
 
 _log = logging.getLogger(__name__)
@@ -122,8 +125,11 @@ class Store:
         """Where an entry lies, if there is one."""
         return (cache_root() if self._root is None else self._root) / kind / key
 
-    def find(self, kind: str, key: str) -> Entry | None:
+    def find(self, kind: str, key: str, of: TypeAdapter[Any] | None = None) -> Entry | None:
         """A whole entry; None if there is none. A damaged one is dropped.
+
+        Args:
+            of: what its value must be (`bitwright.base.records.is_of`); another one is damaged.
 
         Raises:
             RunError: it lies behind a link (see `_check_links`).
@@ -134,7 +140,7 @@ class Store:
             seen = _identity(folder)
             if seen is None or not self._is_trusted(folder):
                 return None
-            if (entry := _whole(folder)) is not None:
+            if (entry := _whole(folder)) is not None and is_of(of, entry.value):
                 with suppress(OSError):  # another user's
                     os.utime(folder / _INDEX)  # the least recently used go first
                 return entry

@@ -17,11 +17,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.files import atomic_write, parse_json, regular_bytes
 from bitwright.base.folders import check_no_links
+from bitwright.base.records import is_of
 
 SCHEMA = 1
 JOB, LOG, RESULT, FAILURE, LOCK = "job.json", "job.log", "result.json", "failure.json", ".job.lock"
@@ -63,17 +64,10 @@ class Job:
         found = _read(self.folder / RESULT)
         if found is None or found.get("schema") != SCHEMA or not _is_told(found):
             return None
-        if not self._is_kind(found.get("value")):
+        if not is_of(self.kind, found.get("value")):
             return None
         asked = json.loads(json.dumps(self.request))
         return found if all(found.get(key) == value for key, value in asked.items()) else None
-
-    def _is_kind(self, value: object) -> bool:
-        try:  # as it is used: no text of a figure for a figure
-            text = json.dumps(value)
-            return self.kind is None or self.kind.validate_json(text, strict=True) is not None
-        except ValidationError:
-            return False
 
     def other_call(self) -> str:
         """The function that made the ``result.json`` in the folder, if it is not this job's."""
