@@ -32,6 +32,8 @@ from bitwright.pipeline.context import LOGS
 
 SCHEMA = 1
 RUNS = Path("runs")
+GRAPH = "graph.bwg"
+"""Of a design folder, and of the step lower of a run."""
 _STEP = re.compile(r"\d\d-[a-z]+")
 _ALMOST_FULL = 1 << 20
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -77,7 +79,14 @@ def digest_of(value: Any) -> str:
 def run_called(name: str) -> Path | None:
     """The run of this name in ``runs/``; None if there is none."""
     folder = RUNS / name
-    return folder if Path(name).name == name and (folder / "run.json").is_file() else None
+    return folder if Path(name).name == name and is_run(folder) else None
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run directory, whose recipe may name code: no design folder is, which
+    may be a stranger's, whatever else lies in it.
+    """
+    return (folder / "run.json").is_file() and not (folder / GRAPH).is_file()
 
 
 def check_run_folder(folder: Path) -> dict[str, Any] | None:
