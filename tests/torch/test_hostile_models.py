@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from bitwright.base import memory
 from bitwright.base.errors import BitwrightError, DataError, ModelError
 from bitwright.cli import entry
+from bitwright.cli.options import recipe_source
 from bitwright.interop.caffe.files import parse_prototxt
 from bitwright.interop.caffe.layers import BLOBLESS, READERS
 from bitwright.interop.caffe.read import network_of_net
@@ -35,6 +36,7 @@ from bitwright.models.catalog import ModelSpec
 from bitwright.models.memory import Held, without_numbers
 from bitwright.models.tensors import load_plain, load_tensors
 from bitwright.pipeline.export_network import read_model, read_quantized, trained_run
+from bitwright.pipeline.recipe import load_recipe
 from bitwright.quantize import Policy, apply
 from bitwright.train.checkpoint import save_checkpoint
 from bitwright.train.teacher_outputs import read_outputs
@@ -380,7 +382,15 @@ def test_a_file_has_no_more_tensors_than_networks_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "marks", [("02-train", "05-quantize"), ("run.json",), ("run.json", "02-train")]
 )
-@pytest.mark.parametrize("read", [read_model, read_quantized, trained_run])
+@pytest.mark.parametrize(
+    "read",
+    [
+        read_model,
+        read_quantized,
+        trained_run,
+        lambda place: load_recipe(*recipe_source(str(place))),
+    ],
+)
 def test_a_design_folder_is_no_run_whatever_lies_in_it(
     read: Callable[[Path], Any], marks: tuple[str, ...], tmp_path: Path
 ) -> None:

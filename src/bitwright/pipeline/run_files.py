@@ -93,7 +93,8 @@ def check_run_folder(folder: Path) -> dict[str, Any] | None:
     """The content of run.json, or None where there is no run yet.
 
     Raises:
-        RunError: the folder is something else, or a run that this version cannot continue.
+        RunError: the folder is something else, a design folder with a run.json in it (see
+            `is_run`), or a run that this version cannot continue.
     """
     path = folder / "run.json"
     if not path.is_file():
@@ -106,6 +107,12 @@ def check_run_folder(folder: Path) -> dict[str, Any] | None:
         if folder.exists() and not folder.is_dir():
             raise RunError("is a file", where=str(folder), hint="name a folder with --run-dir")
         return None
+    if not is_run(folder):
+        raise RunError(
+            f"holds {GRAPH}, as a design folder does, and is no run directory",
+            where=str(folder),
+            hint="design folders and runs are two folders: remove run.json from the one",
+        )
     try:
         header = parse_json(regular_bytes(path))
         schema = header["schema"]
