@@ -179,7 +179,7 @@ def test_a_job_writes_through_no_link(link: str, tmp_path: Path) -> None:
     place.symlink_to(target)
     (result,) = run_jobs([Job("n", "json:dumps", {}, tmp_path / "points" / "a")], workers=1)
     assert result.failure is not None and "symbolic link" in result.failure.reason
-    assert target.read_text() == "mine" if target.is_file() else not any(target.rglob("*.*"))
+    assert target.read_text() == "mine" if target.is_file() else not any(target.iterdir())
 
 
 def test_no_file_of_a_cluster_is_written_through_a_link(tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ class Job:
         """
         fields = {"schema": SCHEMA, "name": self.name, **self.request, "threads": threads}
         try:
+            check_no_links(self.folder.parent, self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)
             check_no_links(self.folder.parent, self.folder, below=True)
             for name in (RESULT, FAILURE):
