@@ -47,6 +47,7 @@ from bitwright.papers.faces.recipe import load_matrix
 from bitwright.papers.skynet.search.measure import _KIND as OF_A_CANDIDATE
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.recipe_yaml import load_value
+from bitwright.pipeline.replan import with_earlier_plan
 from bitwright.pipeline.run_files import hash_files, locked, read_record
 from bitwright.pipeline.run_reuse import SharedStep
 from bitwright.pipeline.steps.levels import LEVELS, read_levels
@@ -441,3 +442,12 @@ def test_a_row_of_another_kind_is_made_again(change: Any, tmp_path: Path) -> Non
     found = store.find("rows", "key", kind)
     assert (found is None) == bool(change) and (tmp_path / "rows" / "key").exists() != bool(change)
     assert found is None or found.value == kept
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["named pipe", "device"])
+def test_the_earlier_recipe_of_a_run_is_a_file(kind: str, tmp_path: Path) -> None:
+    """``recipe.yaml`` of a point that a stranger gave away was waited for, or read whole."""
+    recipe = load_recipe("digits", ["hardware.budget=null", "hardware.target_fps=1000"])
+    _put(kind, tmp_path / "recipe.yaml")
+    assert with_earlier_plan(recipe, tmp_path) is recipe
