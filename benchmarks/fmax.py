@@ -90,9 +90,11 @@ def adders_of(recipe: str) -> int:
 
 
 def shell_luts() -> float:
-    """LUTs of the serial shell: of the one design that was placed with and without it."""
-    rows = {row["way"]: row["lut"] for row in read("clock") if row["label"] == "now"}
-    return float(rows["in its shell"] - rows["out of context"])
+    """LUTs of the serial shell: of the designs that were placed with and without it."""
+    rows = [row for row in read("clock") if row["label"] == "now"]
+    alone = {row["design"]: row["lut"] for row in rows if row["way"] == "out of context"}
+    inside = {row["design"]: row["lut"] for row in rows if row["way"] == "in its shell"}
+    return mean(inside[design] - alone[design] for design in inside if design in alone)
 
 
 def points() -> list[Point]:
