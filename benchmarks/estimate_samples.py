@@ -229,7 +229,7 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
             ((64, 64), (64, 8), "distributed", "bipolar"),
             ((128, 32), (128, 4), "distributed", "bipolar"),
             ((36, 16), (9, 8), "distributed", "bipolar"),
-            ((64, 10), (64, 10), "distributed", "bipolar"),
+            ((784, 32), (56, 16), "distributed", "bipolar"),
             ((64, 16), (16, 4), "distributed", "uint1"), ((196, 32), (49, 4), "block", "uint1"),
             ((72, 16), (36, 8), "distributed", "uint1"),
             ((784, 16), (112, 4), "distributed", "uint1"),

@@ -136,6 +136,9 @@ _LUTRAM: dict[str, tuple[int, int, int]] = {
 }
 # Bits of read-only memory in one LUT.
 _LUTROM = {"ecp5": 16, "ice40": 16, "xc7": 64, "xcup": 64, "cyclonev": 64}
+# Words whose LUTs the slices' own multiplexers choose from, so that a tree of them is whole, and
+# LUTs of a deeper memory to those of its bits (synthesis of random contents, 12 to 512 words).
+_ROM_CHOICE = {"ecp5": (128, 1.4)}
 _ROM_PART = 256  # bits of a word that have an address register of their own
 _DISTINCT = 40  # words of random contents in which no two columns of a part are expected equal
 # A block RAM is taken where it saves more LUTs than this.
@@ -157,21 +160,25 @@ def rom_luts(family: str, depth: int, width: int) -> float:
 
 def output_luts(family: str, depth: int) -> float:
     """LUTs of one bit of the words of a read-only memory; one word is wires."""
-    return 0.0 if depth == 1 else max(1.0, depth / _LUTROM[family])
+    if depth == 1:
+        return 0.0
+    luts = max(1.0, depth / _LUTROM[family])
+    free, beyond = _ROM_CHOICE.get(family, (0, 1.0))
+    return 1 << math.ceil(math.log2(luts)) if depth <= free else luts * beyond
 
 
-def rom_outputs(depth: int, width: int) -> int:
+def rom_outputs(depth: int, width: int, *, registered: bool = False) -> int:
     """Bits of a word of random contents that synthesis makes: few words have few columns that
     differ, those of all zeros or all ones are constants, and one that is another's complement is
-    made of it. Expected number, of the parts that `mem_rom` keeps apart.
+    made of it, but has a register of its own if all are `registered`. Expected number, of the
+    parts that `mem_rom` keeps apart.
     """
     if depth > _DISTINCT:
         return width
-    kinds = (1 << (depth - 1)) - 1
+    chance = 2.0 ** (-depth if registered else 1 - depth)  # that a column is one of these
+    kinds = (1 << depth) - 2 if registered else (1 << (depth - 1)) - 1
     whole, rest = divmod(width, _ROM_PART)
-    return round(
-        sum(kinds * (1 - (1 - 2.0 ** (1 - depth)) ** n) for n in (*[_ROM_PART] * whole, rest))
-    )
+    return round(sum(kinds * (1 - (1 - chance) ** n) for n in (*[_ROM_PART] * whole, rest)))
 
 
 def ram_resources(family: str, depth: int, width: int, style: str) -> Resources:

@@ -15,7 +15,15 @@ from bitwright.base.figures import Resources
 from bitwright.formats import parse_format
 from bitwright.hw.blocks.base import Block, Fold
 from bitwright.hw.blocks.rows import Packing, Row, packing_of
-from bitwright.hw.memory import Memory, pack_lanes, rom_luts, rom_resources, rom_style, unpack_lanes
+from bitwright.hw.memory import (
+    Memory,
+    pack_lanes,
+    rom_luts,
+    rom_outputs,
+    rom_resources,
+    rom_style,
+    unpack_lanes,
+)
 from bitwright.hw.operands import Operand, Product, stream_operand, weight_operand
 from bitwright.ir import IntArray, Node, bits_for_interval
 
@@ -143,7 +151,7 @@ class ProductUnit(Block):
         its digits that are not 0.
         """
         product = self.product
-        coded = product.one_bit or product.is_float or product.weight.index > 0
+        coded = product.is_float or product.weight.index > 0
         return self.depth == 1 and self.dsp_rows == 0 and not coded
 
     @property
@@ -238,6 +246,13 @@ class ProductUnit(Block):
         return rom_resources(family, self.depth, self.word_bits, self.string("ram_style"))
 
     @property
+    def operand_bits(self) -> int:
+        """Bits of the register that a word of weights has."""
+        if self.string("ram_style") == "block":
+            return self.word_bits
+        return rom_outputs(self.depth, self.word_bits, registered=True)
+
+    @property
     @abstractmethod
     def counters(self) -> tuple[int, ...]:
         """What the unit counts to."""
@@ -268,7 +283,7 @@ class ProductUnit(Block):
             **found,
             "small" if product.small else "product": cells,
             "acc": self.pe * self.output_type.wire_bits,
-            "operand": self.word_bits,
+            "operand": self.operand_bits,
             "shift": lanes * product.shifter,
             "term": lanes * product.term_bits if product.is_float else 0,
             "table": lanes * product.table_luts(family),
