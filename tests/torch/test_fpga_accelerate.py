@@ -31,12 +31,15 @@ from bitwright.papers.fpga_training.training import (
     BaristaEngine,
     Conv2d,
     FpgptEngine,
+    ProgrammedEngine,
     SimulatedEngine,
     accelerate,
 )
 from bitwright.train import TrainConfig, fit
 
 ENGINES: list[type[SimulatedEngine]] = [FpgptEngine, BaristaEngine]
+#: Ours multiplies integers alone.
+OF_INTEGERS = [*ENGINES, ProgrammedEngine]
 WORK = LayerWork("conv", "conv", (4, 3, 8, 8), (5, 3, 3, 3), (4, 5, 8, 8), padding=(1, 1))
 
 
@@ -48,7 +51,7 @@ def operand(draw: random.Random, shape: tuple[int, ...], bits: int) -> Operand:
     return Operand(levels, draw.randint(-9, 9), bits)
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", OF_INTEGERS)
 def test_products_are_those_of_any_engine(kind: type[SimulatedEngine]) -> None:
     """Random geometries with groups, 2 to 16 bits, operands of unequal widths."""
     draw, engine, reference = random.Random(8), kind(), EmulatedEngine()
@@ -90,7 +93,7 @@ def trained(engine: str, folder: Path) -> tuple[list[float], dict[str, Any]]:
     return [entry.train_loss for entry in done.history], model.state_dict()
 
 
-@pytest.mark.parametrize("name", ["fpgpt", "barista"])
+@pytest.mark.parametrize("name", ["fpgpt", "barista", "programmed"])
 def test_training_on_the_simulated_engine_is_training(name: str, tmp_path: Path) -> None:
     """Loss of every epoch and all weights, bit for bit."""
     losses, weights = trained(name, tmp_path / "simulated")
