@@ -42,9 +42,11 @@ class RegionLoss:
       intersection over union (`complete_iou`), so that what is measured is trained, too.
 
     If two true boxes fall on the same cell and anchor the later one counts, as published. With a
-    ``radius`` the cells around that of the centre are assigned as well (Tian et al. 2020, centre
-    sampling), where no box is assigned that has its centre nearer: the box of whichever of them is
-    the most confident is a trained one then. `data.detection_boxes.decode` takes the same radius.
+    ``radius`` the cells around that of the centre learn the box (and its class) as well, where no
+    box has its centre nearer (Tian et al. 2020, centre sampling); their confidence is that of any
+    other cell, but never ignored. Where the most confident cell of a large thing is not the one
+    with its centre, the box that it gives is a trained one then. `data.detection_boxes.decode`
+    takes the same radius.
 
     Attributes:
         anchors: (width, height) in cells of the output.
@@ -93,23 +95,25 @@ class RegionLoss:
         covered = torch.where(there[:, None], overlap, 0.0).amax(dim=2)
         ignored = covered.view(boxes.shape[:4]) > self.ignore
         # Cells of true boxes: image, anchor, row, column, and which box.
-        owners, chosen = _owners(grid, there, anchors, output.shape[2:], self.radius)
+        owners, chosen, central = _owners(grid, there, anchors, output.shape[2:], self.radius)
         image, anchor, row, column = owners
+        centres = (image[central], anchor[central], row[central], column[central])
         true = grid[image, chosen]
-        assigned = torch.zeros_like(ignored)
-        assigned[owners] = True
+        empty = ~ignored
+        empty[owners] = True
+        empty[centres] = False
         own = fields[image, anchor, :, row, column]
         conf = fields[:, :, 4].sigmoid()
         cell = torch.stack([column, row], dim=1)
         wanted = torch.cat([true[:, :2] - cell, (true[:, 2:] / anchors[anchor]).log()], dim=1)
         found = torch.cat([places(own[:, :2], self.radius), own[:, 2:4]], dim=1)
         coordinates = (found - wanted).square().sum(dim=1)
-        empties = conf[~assigned & ~ignored].square()
+        empties = conf[empty].square()
         classed = self._cross_entropy(own, labels[image, chosen, 0])
         if self.variant == SUMMED:
-            target = _iou(boxes[owners], true)
+            target = _iou(boxes[centres], true[central])
             errors = self.coordinate_scale * coordinates.sum()
-            errors = errors + self.object_scale * (conf[owners] - target).square().sum()
+            errors = errors + self.object_scale * (conf[centres] - target).square().sum()
             errors = errors + self.empty_scale * empties.sum()
             return errors / 2 + self.class_scale * classed.sum()
         weight = 2 - true[:, 2:].prod(dim=1) / (output.shape[2] * output.shape[3])
@@ -120,7 +124,7 @@ class RegionLoss:
             boxes_off = boxes_off + _mean(1 - complete_iou(placed, true))
         return (
             self.coordinate_scale * boxes_off
-            + self.object_scale * _mean((conf[owners] - 1).square())
+            + self.object_scale * _mean((conf[centres] - 1).square())
             + self.empty_scale * _mean(empties)
             + self.class_scale * _mean(classed)
         )
@@ -211,10 +215,10 @@ _Cells = tuple[Tensor, Tensor, Tensor, Tensor]
 
 def _owners(
     grid: Tensor, there: Tensor, anchors: Tensor, size: torch.Size, radius: int
-) -> tuple[_Cells, Tensor]:
-    """Image, anchor, row and column of each cell that a true box is assigned to, each (M,), and
-    the number of the box in its image: of several that with the fewest cells in between, of those
-    the last.
+) -> tuple[_Cells, Tensor, Tensor]:
+    """Image, anchor, row and column of each cell that a true box is assigned to, each (M,); the
+    number of the box in its image: of several that with the fewest cells in between, of those the
+    last; and whether its centre is in the cell.
     """
     sizes = grid[:, :, None, 2:]
     shared = torch.minimum(sizes, anchors).prod(dim=-1)
@@ -236,7 +240,7 @@ def _owners(
     kept = fits & (first[place.clamp(0, len(first) - 1)] == order)
     step, box = kept.nonzero(as_tuple=True)
     cells = (images[box], anchor[box], row[step, box], column[step, box])
-    return cells, numbers[box]
+    return cells, numbers[box], nearness[step, 0] == radius
 
 
 def _iou(first: Tensor, second: Tensor) -> Tensor:
