@@ -13,6 +13,7 @@ from tests import hw_networks
 from bitwright.base.errors import DataError, ModelError
 from bitwright.formats import parse_format
 from bitwright.ir import Graph
+from bitwright.papers.skynet.fixed_graph import fixed_graph, levels_of
 from bitwright.papers.skynet.fixed_point import FixedTypes, evaluate_fixed, rounded
 from bitwright.papers.skynet.fusion import (
     Window,
@@ -154,6 +155,23 @@ def test_narrow_fixed_point_rounds_where_the_program_does() -> None:
     found = module._depthwise(rounded(images, types.maps), *layers["model_p1.0.0"], types)
     assert np.array_equal(found[0] * 64, codes)
     assert np.array_equal(module._pointwise(found, *layers["model_p1.0.3"], types)[0], first)
+
+
+@pytest.mark.parametrize("tile", [1, 2, 32])
+def test_the_graph_has_the_emulation_s_numbers(tile: int) -> None:
+    """To the last bundle and the head, to saturation, and of the bundles alone."""
+    types = FixedTypes(tile=tile)
+    images = np.random.default_rng(4).uniform(-4, 4, (2, 3, 16, 24))
+    graph = fixed_graph(folded(5), (16, 24, 3), types)
+    (out,) = graph.outputs
+    found = graph.run({"image": levels_of(images, types.maps)})[out]
+    wanted = evaluate_fixed(folded(5), images, types)
+    assert (found == levels_of(wanted, types.sums)).all()
+    assert graph.types[out].scale == (parse_format(types.sums).lsb,)
+    with pytest.raises(ModelError, match="0 bundles, of 6"):
+        fixed_graph(folded(5), (16, 24, 3), types, 0)
+    with pytest.raises(ModelError, match="accumulators of fixed<12,8>"):
+        fixed_graph(folded(5), (16, 24, 3), FixedTypes(sums="fixed<12,8>"))
 
 
 def test_every_number_is_of_its_type() -> None:

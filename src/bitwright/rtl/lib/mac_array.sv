@@ -7,7 +7,8 @@
 // with a word of bias, one after the other of BiasRows. Output stalls stop the pipeline (en_o).
 // An operand is an integer, one bit (Bipolar: 1 = +1, 0 = -1), or sign, exponent and mantissa
 // (Exp > 0, see float_split for Low). With IndexWidth > 0 weights are indices of that width into
-// the table of TableFile, whose entries are the weights.
+// the table of TableFile, whose entries are the weights. Of a Rounded accumulator each step's sum
+// loses its lowest Drop bits, and it saturates: see `mac_sum`.
 // Rows below DspRows multiply in DSP blocks, the others in look-up tables. A DSP block makes
 // DspPack products of a row and adds them (`mul_packed`; integers only), or, with DspShare, the
 // products of two rows with one activation (`mul_shared`; integers, Shared, no table, DspPack 1).
@@ -45,6 +46,8 @@ module mac_array #(
   parameter int DspPack       = 1,
   parameter bit DspShare      = 1'b0,
   parameter int Step          = 1,
+  parameter bit Rounded       = 1'b0,
+  parameter int Drop          = 0,
   localparam int WordWidth = PE * SIMD * (IndexWidth > 0 ? IndexWidth : WeightWidth),
   localparam int ActsWidth = (Shared ? 1 : PE) * SIMD * ActWidth
 ) (
@@ -162,6 +165,7 @@ module mac_array #(
     matvec_pair #(
       .SIMD(SIMD), .WeightWidth(WeightWidth), .ActWidth(ActWidth), .AccWidth(AccWidth),
       .AccSigned(AccSigned), .ActSigned(ActSigned), .Step(Step), .Delay(Stages - DspStages),
+      .Rounded(Rounded), .Drop(Drop),
       .InitWidth(InitWidth)
     ) i_pair (
       .clk_i, .rst_ni, .en_i(en_o), .acts_i(acts_q),
@@ -178,6 +182,7 @@ module mac_array #(
       .ActBipolar(ActBipolar), .WeightExp(WeightExp), .WeightLow(WeightLow), .ActExp(ActExp),
       .ActLow(ActLow), .IndexWidth(IndexWidth), .TableFile(TableFile), .UseDsp(Dsp),
       .DspPack(DspPack), .Step(Step), .Delay(Stages - (Dsp ? DspStages : LutStages)),
+      .Rounded(Rounded), .Drop(Drop),
       .InitWidth(InitWidth)
     ) i_lane (
       .clk_i, .rst_ni, .en_i(en_o), .acts_i(acts_q[(Shared ? 0 : p)*LaneActs +: LaneActs]),
