@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 
 import numpy as np
 import pytest
 from tests import hw_networks
+from tests.skynet_networks import folded
 
 from bitwright.base.errors import DataError, ModelError
 from bitwright.formats import parse_format
@@ -70,26 +70,6 @@ def test_every_window_of_a_graph_is_in_one_chain(name: str) -> None:
     named = [window.name for chain in chains for window in chain]
     wanted = {n.name for n in graph if n.op in ("conv", "max_pool", "sum_pool")}
     assert len(named) == len(set(named)) and set(named) == wanted
-
-
-def folded(seed: int) -> OrderedDict[str, tuple[np.ndarray, np.ndarray]]:
-    """Weights of a network with SkyNet's bundles and few channels."""
-    rng = np.random.default_rng(seed)
-    layers: OrderedDict[str, tuple[np.ndarray, np.ndarray]] = OrderedDict()
-
-    def bundle(name: str, inputs: int, outputs: int) -> None:
-        layers[f"{name}.0"] = rng.normal(0, 0.4, (inputs, 1, 3, 3)), rng.normal(0, 0.3, inputs)
-        weight = rng.normal(0, 1.5 / inputs**0.5, (outputs, inputs, 1, 1))
-        layers[f"{name}.3"] = weight, rng.normal(0, 0.3, outputs)
-
-    bundle("model_p1.0", 3, 4)
-    bundle("model_p1.2", 4, 5)
-    bundle("model_p1.4", 5, 6)
-    bundle("model_p2.1", 6, 7)
-    bundle("model_p2.2", 7, 8)
-    bundle("model_p3.0", 8 + 4 * 6, 4)
-    layers["model_p3.1"] = rng.normal(size=(10, 4, 1, 1)), np.zeros(10)
-    return layers
 
 
 def by_reference(w: Mapping[str, tuple[np.ndarray, np.ndarray]], x: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.hw_networks import random_folding, rounded_network
-from tests.pure.test_skynet_tools import folded
+from tests.skynet_networks import folded
 
 from bitwright.hw import map_graph
 from bitwright.hw.dataflow import analyse
