@@ -148,6 +148,9 @@ def test_the_graph_has_the_emulation_s_numbers(tile: int) -> None:
     wanted = evaluate_fixed(folded(5), images, types)
     assert (found == levels_of(wanted, types.sums)).all()
     assert graph.types[out].scale == (parse_format(types.sums).lsb,)
+    part = fixed_graph(folded(5), (16, 24, 3), types, 2)
+    found = part.run({"image": levels_of(images, types.maps)})[part.outputs[0]]
+    assert (found == levels_of(evaluate_fixed(folded(5), images, types, 2), types.maps)).all()
     with pytest.raises(ModelError, match="0 bundles, of 6"):
         fixed_graph(folded(5), (16, 24, 3), types, 0)
     with pytest.raises(ModelError, match="accumulators of fixed<12,8>"):

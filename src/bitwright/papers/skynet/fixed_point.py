@@ -63,15 +63,22 @@ class FixedTypes:
             raise ModelError(f"tiles of {self.tile} channels", where="SkyNet")
 
 
-def evaluate_fixed(weights: Folded, images: ArrayLike, types: FixedTypes = FixedTypes()) -> Floats:
+def evaluate_fixed(
+    weights: Folded,
+    images: ArrayLike,
+    types: FixedTypes = FixedTypes(),
+    bundles: int = len(BUNDLES),
+) -> Floats:
     """The published SkyNet in fixed point.
 
     Args:
         weights: of a network with batch norm folded in.
         images: (N, 3, H, W) in [-2, 2], H and W multiples of 8.
+        bundles: so many from the front; all: and the head.
 
     Returns:
-        (N, 10, H/8, W/8): the accumulators of the last convolution.
+        (N, 10, H/8, W/8): the accumulators of the last convolution; of fewer bundles the map of
+        the last one, in front of its pool.
     """
     layers = {
         name: (rounded(weight, types.weights), rounded(bias, types.weights))
@@ -79,14 +86,16 @@ def evaluate_fixed(weights: Folded, images: ArrayLike, types: FixedTypes = Fixed
     }
     x = rounded(images, types.maps)
     early = x
-    for name, pooled in BUNDLES.items():
+    for number, (name, pooled) in enumerate(list(BUNDLES.items())[:bundles]):
         if name == JOIN:
             x = np.concatenate([space_to_depth(early), x], axis=1)
         x = _depthwise(x, *layers[f"{name}.0"], types)
         x = _pointwise(x, *layers[f"{name}.3"], types)
         if name == BYPASS:
             early = x
-        x = max_pool(x) if pooled else x
+        x = max_pool(x) if pooled and number + 1 < bundles else x
+    if bundles < len(BUNDLES):
+        return x
     return _sums(x, *layers[HEAD], types)
 
 
