@@ -259,7 +259,7 @@ class ProductUnit(Block):
             "BiasWidth": self.bias_bits,
             "DspRows": self.dsp_rows,
             **({} if self.integer("adders") == 1 else {"Step": self.integer("adders")}),
-            **({"Rounded": 1, "Drop": self.integer("drop")} if self.rounds else {}),
+            **({"Drop": self.integer("drop")} if self.rounds else {}),
         }
 
     def packing_parameters(self) -> dict[str, int | str]:

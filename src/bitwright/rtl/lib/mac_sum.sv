@@ -5,8 +5,9 @@
 // output then (looked at by the overflow check only). Terms are signed in the last digit, in the
 // others if LowSigned; each has a carry to be added at its place. Doubled: the sum counts twice.
 // Step: adders between registers, see `sum_tree`. Exact: bits of the largest sum. No register here
-// is reset. Rounded: the accumulator is one of fixed point: what enters it loses its lowest Drop
-// bits, rounded to the nearest with ties upwards, and the sum saturates (signed), in every step.
+// is reset. Drop from 0 on: the accumulator is one of fixed point. What enters it loses its lowest
+// Drop bits, rounded to the nearest with ties upwards, and the sum saturates (signed), in every
+// step. Below 0 it is exact.
 `default_nettype none
 module mac_sum #(
   parameter int Terms     = 4,
@@ -20,8 +21,7 @@ module mac_sum #(
   parameter int Exact     = 10,
   parameter int AccWidth  = 16,
   parameter bit AccSigned = 1'b1,
-  parameter bit Rounded   = 1'b0,
-  parameter int Drop      = 0,
+  parameter int Drop      = -1,
   parameter int InitWidth = 17
 ) (
   input  logic                              clk_i,
@@ -35,6 +35,7 @@ module mac_sum #(
   input  logic [InitWidth-1:0]              init_i,
   output logic [AccWidth-1:0]               acc_o
 );
+  localparam bit Rounded  = Drop >= 0;
   localparam int Levels = Terms > 1 ? $clog2(Terms) : 0;
   localparam int Meets  = Digits > 1 ? $clog2(Digits) : 0;
   localparam int TreeWidth = TermWidth + Levels;
@@ -89,15 +90,17 @@ module mac_sum #(
   if (Rounded) begin : gen_rounded
     // Half of what is dropped, and one bit more for it; then one more for the accumulator's sum.
     localparam int GivenWidth = SumWidth + 2;
-    localparam int NextWidth  = (GivenWidth > AccWidth ? GivenWidth : AccWidth) + 1;
+    localparam int KeptWidth  = GivenWidth > Drop + 1 ? GivenWidth - Drop : 1;
+    localparam int NextWidth  = (KeptWidth > AccWidth ? KeptWidth : AccWidth) + 1;
     localparam bit [GivenWidth-1:0] Half = Drop > 0 ? GivenWidth'(1) << (Drop > 0 ? Drop - 1 : 0)
                                                     : '0;
-    logic signed [GivenWidth-1:0] given, kept;
+    logic signed [GivenWidth-1:0] given;
+    logic signed [KeptWidth-1:0]  kept;
     logic signed [NextWidth-1:0]  exact;
     logic                         fits;
 
     assign given = {{2{TopSigned & sum[SumWidth-1]}}, sum} + GivenWidth'(now[0]) + Half;
-    assign kept  = given >>> Drop;
+    assign kept  = KeptWidth'(given >>> Drop);
     assign exact = NextWidth'($signed(start)) + NextWidth'(kept);
     // It fits if all bits from the accumulator's sign on are equal.
     assign fits  = (&exact[NextWidth-1:AccWidth-1]) | ~(|exact[NextWidth-1:AccWidth-1]);
