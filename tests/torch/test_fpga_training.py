@@ -7,6 +7,7 @@ Figures: the worked examples and tables of Vink 2023 (specification 004, 3.1, 4.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -341,6 +342,38 @@ def test_best_kernel_is_the_best_of_all() -> None:
             made = kernel.kernel_for(job, columns, rows, kernel.fixed_point(8), board.port_bits)
             if place(made, board):
                 assert cycles(job, made).total >= best.cycles
+
+
+def test_many_kernels_are_counted_as_one_is() -> None:
+    """Cycles of every unit, memory and whether it fits: side by side and one at a time."""
+    board = load_board("ecp5-85k")
+    for job in small_jobs()[::7]:
+        found = explore.tried(job, board, kernel.fixed_point(8))
+        other = small_jobs()[3 if job.product is not Product.GRAD_WEIGHT else 4]
+        counted, fit = cycles(job, found.kernel), kernel.fits(found.kernel, other)
+        for which in range(0, len(found.cycles), 97):
+            one = found.kernel.at(which)
+            assert one == kernel.kernel_for(job, one.columns, one.rows, one.numbers, 32)
+            alone = cycles(job, one)
+            assert place(one, board) is not None and alone.total == found.cycles[which]
+            for unit in ("inp", "kern", "out", "array", "inp_decode", "kern_feed"):
+                value = np.broadcast_to(getattr(counted, unit), np.shape(found.cycles))[which]
+                assert value == getattr(alone, unit)
+            assert kernel.fits(one, other) == np.broadcast_to(fit, np.shape(found.cycles))[which]
+
+
+@pytest.mark.slow
+def test_googlenet_runs_on_the_published_number_of_kernels() -> None:
+    """170 convolutions, none slower than on its own best kernel, on 30 kernels of a whole card."""
+    network = count_network(
+        build_model("googlenet_imagenet", 1000, (224, 224, 3)), (3, 224, 224), batch=256
+    )
+    card = load_board("u250").model_copy(update={"slrs": 1})
+    begin = time.monotonic()
+    sharing = explore.Sharing(list(convolution_jobs(network)), card, kernel.FLOAT32, 0.0)
+    groups = fewest_kernels(sharing)
+    assert time.monotonic() - begin < 120
+    assert len(groups) == 30 and sum(len(group.members) for group in groups) == 170
 
 
 def test_layer_that_no_kernel_fits_names_the_memory() -> None:

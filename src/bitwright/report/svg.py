@@ -10,6 +10,8 @@ from math import ceil, floor, log10
 from markupsafe import Markup, escape
 
 _LONG = 10_000  # counts with more digits do not fit into their cell
+#: What two numbers differ by, of the larger one, that are the same in a drawing; and what is 0.
+SAME, NOTHING = 1e-9, 1e-290
 #: How the lines of the style sheet begin that a drawing needs.
 _DRAWN = ("svg ", ".grid ", ".t.s ")
 COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)")
@@ -17,12 +19,15 @@ COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)")
 
 def ticks(lo: float, hi: float, count: int = 5) -> list[float]:
     """Round numbers that cover [lo, hi]."""
-    span = hi - lo or abs(hi) or 1.0
+    largest = max(abs(lo), abs(hi))
+    span = hi - lo if hi - lo > SAME * largest else abs(hi)
+    span = span if span > NOTHING else 1.0
     raw = span / count
     power = 10.0 ** floor(log10(raw))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw)
     first, last = floor(lo / step + 1e-9), ceil(hi / step - 1e-9)
-    return [round(i * step, 10) for i in range(first, last + 1)]
+    digits = max(10, 4 - floor(log10(step)))
+    return [round(i * step, digits) for i in range(first, last + 1)]
 
 
 def text_at(x: float, y: float, body: str, anchor: str = "middle", style: str = "") -> str:

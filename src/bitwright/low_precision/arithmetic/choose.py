@@ -12,11 +12,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from bitwright.base.plugins import load_attribute, load_value, plugged
 from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
 from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product, Size
 from bitwright.low_precision.arithmetic.int_mm import IntMatrixEngine
@@ -117,16 +117,26 @@ class ChoosingEngine(Engine):
         return out
 
 
-def make_engine(name: Literal["auto", "emulated", "integer"]) -> ChoosingEngine:
+def make_engine(name: str) -> ChoosingEngine:
     """The engine of a setting.
 
     ``auto``: the fastest for each product, of those that the machine has units for. ``integer``:
     integers wherever an integer engine can, else emulation (formats that are no integers, grouped
-    convolutions). ``emulated``: emulation.
+    convolutions). ``emulated``: emulation. Any other: the plugged-in one of this name, or the
+    user's own, wherever it can.
+
+    Raises:
+        RecipeError: what the user's function gives is no engine.
+        ModelError: it cannot be imported, or fails.
     """
     emulated = EmulatedEngine()
     if name == "emulated":
         return ChoosingEngine([emulated], name=name)
+    if name not in ("auto", "integer"):
+        place = plugged("engines").get(name)
+        where = "low_precision.engine"
+        own = load_attribute(place)() if place else load_value(name, where, Engine)
+        return ChoosingEngine([own, emulated], name=name, preferred=True)
     engines: list[Engine] = [IntegerEngine(), IntMatrixEngine(), emulated]
     if name == "auto" and not _multiplies_bytes():
         del engines[1]  # to time it would take longer and more memory than training does
