@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from bitwright.base.errors import ModelError, TargetError
+from bitwright.base.errors import ModelError, RecipeError, TargetError
 from bitwright.data import load_dataset
 from bitwright.data.splits import Keep, keep_some
 from bitwright.low_precision.arithmetic.choose import make_engine
@@ -110,6 +111,9 @@ def test_engine_does_the_products_itself() -> None:
     x, w = operand(draw, (2, 3, 6, 6), 8), operand(draw, (4, 3, 3, 3), 8)
     engine.forward(x, w, Geometry())
     assert [choice.engine.name for choice in engine.choices.values()] == ["fpgpt"]
+    wide = replace(x, levels=x.levels.int(), bits=20) if x.levels is not None else x
+    with pytest.raises(RecipeError, match="'fpgpt' does not multiply operands of 20 bits and 8"):
+        engine.forward(wide, w, Geometry())
     with pytest.raises(ValueError, match="no engine 'fpgptt'; known: auto, emulated, integer"):
         LowPrecision(engine="fpgptt")
 

@@ -4,8 +4,8 @@
 Of ``dW[o, c, ky, kx] = sum over n, y, x of g[n, o, y, x] * input[n, c, y s + ky d - p, ..]`` the
 rows of the array are input channels, its outputs output channels, its lanes images; the steps are
 pixels of g. A word of the features is a pixel of one channel in as many images as there are lanes,
-so windows stay whole words, whatever stride and padding are. The sums of a strip of g and a word of
-images leave raw; the host adds these up.
+so windows stay whole words, whatever stride and padding are. The sums of a strip of g in some words
+of images leave raw; the host adds these up.
 """
 
 from __future__ import annotations
@@ -48,12 +48,27 @@ class Shapes:
 
 @dataclass(frozen=True)
 class _Piece:
-    """What one step computes: channels, images of a word, rows of g, output groups."""
+    """What one step computes: channels, words of images, rows of g, output groups."""
 
     tile: int
-    word: int
+    words: Pair
     rows: Pair
     groups: Pair
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How a product is cut.
+
+    Attributes:
+        strip: rows of the output's gradient at a time; depth: words of images; tile: channels;
+        batch: output groups.
+    """
+
+    strip: int
+    depth: int
+    tile: int
+    batch: int
 
 
 class Gradient(Program):
@@ -75,62 +90,81 @@ class Gradient(Program):
                 where=f"engine {config.name}",
                 hint="use an engine with more weight rows",
             )
-        self.strip = min(shapes.grad[0], half // across, 255)
-        self.batch = max(1, min(self.groups, half // (self.strip * across), 255))
-        self.tile = self._fit()
-        self.tiles = -(-shapes.channels // self.tile)
+        self.cut = self._choose()
+        self.tiles = -(-shapes.channels // self.cut.tile)
         height, width = shapes.size
-        self._x = self.area(self.tiles * self.image_words * height * width * self.tile)
+        self._x = self.area(self.tiles * self.image_words * height * width * self.cut.tile)
         pixels = shapes.grad[0] * across
         self._g = self.area(self.image_words * self.groups * pixels * config.outputs)
         self._out: dict[_Piece, int] = {}
         self._emit()
 
-    def _words(self, tile: int) -> tuple[int, int]:
-        """Of a strip of so many channels, and of its results."""
+    def _words(self, cut: _Cut) -> tuple[int, int]:
+        """Of what a piece reads of the input, and of its results."""
         shapes = self.shapes
         spans = [
-            shapes.input_rows(first, min(first + self.strip, shapes.grad[0]))
-            for first in range(0, shapes.grad[0], self.strip)
+            shapes.input_rows(first, min(first + cut.strip, shapes.grad[0]))
+            for first in range(0, shapes.grad[0], cut.strip)
         ]
-        held = max(end - first for first, end in spans) * shapes.size[1] * tile
-        made = self.batch * self.planes * shapes.kernel[0] * shapes.kernel[1] * tile
+        held = max(end - first for first, end in spans) * shapes.size[1] * cut.tile * cut.depth
+        made = cut.batch * self.planes * shapes.kernel[0] * shapes.kernel[1] * cut.tile
         return held, made
 
-    def _fit(self) -> int:
-        """Channels at a time: all, or as many as fit the features twice."""
-        pixels, tile = self.config.pixels, self.shapes.channels
-        while sum(self._words(tile)) > self.config.feature_words // 2:
-            if self.batch > 1:
-                self.batch = -(-self.batch // 2)
-            elif self.strip > 1 and self._words(tile)[0] > 4 * self._words(tile)[1]:
-                self.strip = -(-self.strip // 2)
-            elif tile > pixels:
-                tile = -(-(tile // 2) // pixels) * pixels
-            elif self.strip > 1:
-                self.strip = -(-self.strip // 2)
-            else:
-                raise ModelError(
-                    f"{sum(self._words(tile))} words of {tile} channels do not fit "
-                    f"{self.config.feature_words // 2}",
-                    where=f"engine {self.config.name}",
-                    hint="use an engine with more feature words",
-                )
-        return tile
+    def _cuts(self) -> Iterator[_Cut]:
+        """Those whose weights fit half of the weight memory, the rest half of the features."""
+        shapes, half = self.shapes, self.config.weight_rows // 2
+        most = min(shapes.grad[0], half // shapes.grad[1], 255)
+        for strip in _halves(most):
+            for depth in _halves(self.image_words) if strip == shapes.grad[0] else (1,):
+                steps = strip * shapes.grad[1] * depth
+                if steps > half:
+                    continue
+                for tile in _halves(shapes.channels, self.config.pixels):
+                    for batch in _halves(min(self.groups, half // steps, 255)):
+                        cut = _Cut(strip, depth, tile, batch)
+                        if sum(self._words(cut)) <= self.config.feature_words // 2:
+                            yield cut
+
+    def _cost(self, cut: _Cut) -> float:
+        """Cycles, about: the array's, or those of what is moved. A STORE reads the features every
+        other cycle."""
+        shapes, config = self.shapes, self.config
+        pieces = -(-shapes.channels // cut.tile) * -(-shapes.grad[0] // cut.strip)
+        pieces *= -(-self.image_words // cut.depth)
+        groups = -(-self.groups // cut.batch)
+        steps = cut.strip * shapes.grad[1] * cut.depth
+        held, made = self._words(cut)
+        taps = shapes.kernel[0] * shapes.kernel[1]
+        rows = -(-cut.tile // config.pixels) * taps
+        array = cut.batch * rows * max(steps, config.drain) + shapes.kernel[1] * config.drain
+        word = max(1.0, config.word_bytes / config.constants.bytes_per_cycle)
+        moved = (held / groups + cut.batch * steps * config.outputs) * word + made * max(2.0, word)
+        return pieces * groups * max(array, moved)
+
+    def _choose(self) -> _Cut:
+        best = min(self._cuts(), key=self._cost, default=None)
+        if best is None:
+            words = sum(self._words(_Cut(1, 1, min(self.shapes.channels, self.config.pixels), 1)))
+            raise ModelError(
+                f"a row of the gradient and what it meets take {words} words of "
+                f"{self.config.feature_words // 2}",
+                where=f"engine {self.config.name}",
+                hint="use an engine with more feature words",
+            )
+        return best
 
     def _pieces(self) -> Iterator[_Piece]:
+        cut = self.cut
         for tile in range(self.tiles):
-            for word in range(self.image_words):
-                for first in range(0, self.shapes.grad[0], self.strip):
-                    end = min(first + self.strip, self.shapes.grad[0])
-                    for group in range(0, self.groups, self.batch):
-                        count = min(self.batch, self.groups - group)
-                        yield _Piece(tile, word, (first, end), (group, group + count))
+            for words in _parts(self.image_words, cut.depth):
+                for rows in _parts(self.shapes.grad[0], cut.strip):
+                    for groups in _parts(self.groups, cut.batch):
+                        yield _Piece(tile, words, rows, groups)
 
     def _emit(self) -> None:
         loads, x_turn, turn, weights, before = [self.load_parameters()], 0, 0, 0, None
         for piece in self._pieces():
-            strip = (piece.tile, piece.word, piece.rows)
+            strip = (piece.tile, piece.words, piece.rows)
             if strip != before:
                 x_turn, before = 1 - x_turn, strip
                 loads.append(self._load_input(piece, x_turn))
@@ -144,52 +178,55 @@ class Gradient(Program):
             loads, turn, weights = [], 1 - turn, weights + rows
 
     def _base(self, turn: int) -> int:
-        return turn * self._words(self.tile)[0]
+        return turn * self._words(self.cut)[0]
 
     def _place(self, turn: int) -> int:
-        held, made = self._words(self.tile)
+        held, made = self._words(self.cut)
         return 2 * held + turn * made
 
     def _weight_rows(self, piece: _Piece) -> int:
-        count = piece.groups[1] - piece.groups[0]
+        count = (piece.groups[1] - piece.groups[0]) * (piece.words[1] - piece.words[0])
         return count * (piece.rows[1] - piece.rows[0]) * self.shapes.grad[1]
 
     def _grad_at(self, piece: _Piece) -> int:
-        """Where a strip's output groups lie: by words of images, strips, groups."""
+        """Where a piece's part of g lies: by words of images, strips, output groups."""
         pixels, across = self.shapes.grad[0] * self.shapes.grad[1], self.shapes.grad[1]
-        start = piece.word * self.groups * pixels + piece.rows[0] * across * self.groups
-        start += piece.groups[0] * (piece.rows[1] - piece.rows[0]) * across
+        depth = piece.words[1] - piece.words[0]
+        start = piece.words[0] * self.groups * pixels
+        start += piece.rows[0] * across * self.groups * depth
+        start += piece.groups[0] * (piece.rows[1] - piece.rows[0]) * across * depth
         return self._g + start * self.config.outputs
 
     def _load_input(self, piece: _Piece, turn: int) -> Action:
         height, width = self.shapes.size
         first, end = self.shapes.input_rows(*piece.rows)
-        row = width * self.tile
-        at = (piece.tile * self.image_words + piece.word) * height + first
-        memory, words, base = self._x + at * row, (end - first) * row, self._base(turn)
+        row, depth = width * self.cut.tile, piece.words[1] - piece.words[0]
+        at = (piece.tile * self.image_words + piece.words[0]) * height + first
+        memory, base, each = self._x + at * row, self._base(turn), (end - first) * row
         load = Load(
-            buffer=Buffer.FEATURES, memory=memory, x=row, y=end - first, memory_y=row,
-            address=base, buffer_y=row,
+            buffer=Buffer.FEATURES, memory=memory, x=row, y=end - first, z=depth, memory_y=row,
+            memory_z=height * row, address=base, buffer_y=row, buffer_z=each,
         )  # fmt: skip
         accesses = (
-            Access(Space.MEMORY, memory, memory + words, False),
-            Access(Space.FEATURES, base, base + words, True),
+            Access(Space.MEMORY, memory, memory + (depth - 1) * height * row + each, False),
+            Access(Space.FEATURES, base, base + depth * each, True),
         )
         return Action(load, accesses, "input")
 
     def _execs(self, piece: _Piece, base: int, place: int, weights: int) -> Iterator[Action]:
         """One for each column of the kernel: its rows are groups of the array's pixels."""
-        shapes, config, tile = self.shapes, self.config, self.tile
+        shapes, config, tile = self.shapes, self.config, self.cut.tile
         (height, width), (kh, kw) = shapes.size, shapes.kernel
         first, end = shapes.input_rows(*piece.rows)
         down, across = width * tile, piece.groups[1] - piece.groups[0]
+        depth = piece.words[1] - piece.words[0]
         count = min(tile, shapes.channels - piece.tile * tile)
         groups = -(-count // config.pixels)
         given = Input(
             pixel=1, row=shapes.dilation[0] * down % (1 << 16), tap_x=shapes.stride[1] * tile,
             tap_y=shapes.stride[0] * down % (1 << 16), height=height, width=width,
-            stride_y=shapes.dilation[0], stride_x=0, dilation_y=shapes.stride[0],
-            dilation_x=shapes.stride[1], patch=config.pixel_bits, first=1, signed_first=1,
+            plane=(end - first) * down % (1 << 16), stride_y=shapes.dilation[0], stride_x=0,
+            dilation_y=shapes.stride[0], dilation_x=shapes.stride[1], patch=config.pixel_bits,
             signed_rest=1,
         )  # fmt: skip
         finish = Output(
@@ -199,7 +236,7 @@ class Gradient(Program):
         records = config.outputs // 8
         parameters = piece.groups[0] * records, piece.groups[1] * records
         accesses = (
-            Access(Space.FEATURES, base, base + (end - first) * down, False),
+            Access(Space.FEATURES, base, base + depth * (end - first) * down, False),
             Access(
                 Space.FEATURES, place, place + across * self.planes * kh * kw * tile, True
             ),
@@ -214,13 +251,14 @@ class Gradient(Program):
                 parameters=parameters[0], out=place + column * tile,
                 y=y, x=x, groups_y=kh, groups_x=groups,
                 last_x=count - (groups - 1) * config.pixels,
-                kh=piece.rows[1] - piece.rows[0], kw=shapes.grad[1], outputs=across,
+                kh=piece.rows[1] - piece.rows[0], kw=shapes.grad[1],
+                kc=depth, outputs=across,
             )  # fmt: skip
             yield Action(job, accesses, "gradient", (given, finish))
 
     def _store(self, piece: _Piece, place: int) -> Action:
         kh, kw = self.shapes.kernel
-        words = (piece.groups[1] - piece.groups[0]) * self.planes * kh * kw * self.tile
+        words = (piece.groups[1] - piece.groups[0]) * self.planes * kh * kw * self.cut.tile
         memory = self._out[piece] = self.area(words)
         store = Store(memory=memory, x=words, address=place)
         accesses = (
@@ -231,32 +269,48 @@ class Gradient(Program):
 
     def operands(self, left: Levels, right: Levels) -> list[tuple[int, Levels]]:
         """Input (N, C, H, W) and gradient of the output (N, O, H', W'), int8."""
-        lanes, outputs = self.config.lanes, self.config.outputs
-        x = padded(padded(left, 0, lanes), 1, self.tile)
-        x = x.reshape(self.image_words, lanes, self.tiles, self.tile, *self.shapes.size)
+        lanes, outputs, tile = self.config.lanes, self.config.outputs, self.cut.tile
+        x = padded(padded(left, 0, lanes), 1, tile)
+        x = x.reshape(self.image_words, lanes, self.tiles, tile, *self.shapes.size)
         g = padded(padded(right, 0, lanes), 1, outputs)
         g = g.reshape(self.image_words, lanes, self.groups, outputs, *self.shapes.grad)
         found = [(self._x, x.transpose(2, 0, 4, 5, 3, 1))]
-        g = g.transpose(0, 2, 4, 5, 3, 1)  # word, group, y, x, output, image
+        g = g.transpose(2, 0, 4, 5, 3, 1)  # group, word, y, x, output, image
         for piece in self._pieces():
             if piece.tile == 0:
-                part = g[piece.word, piece.groups[0] : piece.groups[1]]
-                found.append((self._grad_at(piece), part[:, piece.rows[0] : piece.rows[1]]))
+                groups, words, rows = (
+                    slice(*each) for each in (piece.groups, piece.words, piece.rows)
+                )
+                found.append((self._grad_at(piece), g[groups, words, rows]))
         return found
 
     def results(self, words: Bytes) -> Levels:
         """(O, C, KH, KW), the sums of all pieces."""
-        (kh, kw), outputs = self.shapes.kernel, self.config.outputs
-        total = np.zeros(
-            (self.groups * outputs, self.tiles * self.tile, kh, kw), np.int64
-        )  # fmt: skip
+        (kh, kw), outputs, tile = self.shapes.kernel, self.config.outputs, self.cut.tile
+        total = np.zeros((self.groups * outputs, self.tiles * tile, kh, kw), np.int64)
         for piece, start in self._out.items():
             count = piece.groups[1] - piece.groups[0]
-            area = words[start : start + count * self.planes * kh * kw * self.tile]
-            found = area.reshape(count, self.planes, kh, kw, self.tile, -1)
+            area = words[start : start + count * self.planes * kh * kw * tile]
+            found = area.reshape(count, self.planes, kh, kw, tile, -1)
             sums = self.raw(found.transpose(0, 2, 3, 4, 1, 5))  # group, kh, kw, channel, output
-            part = sums.transpose(0, 4, 3, 1, 2).reshape(count * outputs, self.tile, kh, kw)
+            part = sums.transpose(0, 4, 3, 1, 2).reshape(count * outputs, tile, kh, kw)
             rows = slice(piece.groups[0] * outputs, piece.groups[1] * outputs)
-            columns = slice(piece.tile * self.tile, (piece.tile + 1) * self.tile)
+            columns = slice(piece.tile * tile, (piece.tile + 1) * tile)
             total[rows, columns] += part
         return total[: self.shapes.kernels, : self.shapes.channels]
+
+
+def _parts(whole: int, step: int) -> Iterator[Pair]:
+    """First and end of stretches of so many."""
+    for first in range(0, whole, step):
+        yield first, min(first + step, whole)
+
+
+def _halves(most: int, grain: int = 1) -> Iterator[int]:
+    """All, half of it, a quarter, .., each a multiple of ``grain`` but for the first."""
+    size = most
+    while True:
+        yield size
+        if size <= grain:
+            return
+        size = -(-(size // 2) // grain) * grain
