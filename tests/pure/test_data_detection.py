@@ -33,13 +33,11 @@ def output_with(anchor: int, row: int, column: int, numbers: list[float]) -> np.
 
 
 @pytest.mark.parametrize("anchor", [0, 1])
-@pytest.mark.parametrize("radius", [0, 2])
-def test_decode_is_the_printed_formula(anchor: int, radius: int) -> None:
-    found = decode(output_with(anchor, 2, 5, [0.3, -0.7, 0.2, -0.4, 1.5]), radius=radius)
+def test_decode_is_the_printed_formula(anchor: int) -> None:
+    found = decode(output_with(anchor, 2, 5, [0.3, -0.7, 0.2, -0.4, 1.5]))
     assert (found.anchor[0], found.row[0], found.column[0]) == (anchor, 2, 5)
-    reach = 2 * radius + 1
-    x = (reach / (1 + np.exp(-0.3)) - radius + 5) / 6
-    y = (reach / (1 + np.exp(0.7)) - radius + 2) / 4
+    x = (1 / (1 + np.exp(-0.3)) + 5) / 6
+    y = (1 / (1 + np.exp(0.7)) + 2) / 4
     w, h = np.exp(0.2) * ANCHORS[anchor][0] / 6, np.exp(-0.4) * ANCHORS[anchor][1] / 4
     expected = [x - w / 2, y - h / 2, x + w / 2, y + h / 2]
     assert found.boxes[0] == pytest.approx(expected, abs=1e-15)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bitwright.base.errors import DataError, ModelError
-from bitwright.data.detection_boxes import ANCHORS, decode, decode_all, iou
+from bitwright.data.detection_boxes import ANCHORS, decode, iou
 from bitwright.tasks.region_loss import RegionLoss, complete_iou
 
 H, W = 4, 6
@@ -20,10 +20,11 @@ def sigmoid(v: float) -> float:
     return 1 / (1 + math.exp(-v))
 
 
-def owners(boxes: np.ndarray, radius: int) -> dict[tuple[int, int, int], tuple]:
-    """Of each assigned cell the box: rings from the outside in, so that the nearest one stays."""
-    owner = {}
-    for ring in range(radius, -1, -1):
+def by_loops(output: np.ndarray, truth: list[np.ndarray], variant: str) -> float:
+    """One cell after another, with nothing shared but the overlap of two boxes."""
+    coordinate, obj, empty, off = [], [], [], []
+    for image, boxes in zip(output, truth, strict=True):
+        owner = {}
         for box in boxes:
             gx, gy = (box[0] + box[2]) / 2 * W, (box[1] + box[3]) / 2 * H
             gw, gh = (box[2] - box[0]) * W, (box[3] - box[1]) * H
@@ -31,37 +32,24 @@ def owners(boxes: np.ndarray, radius: int) -> dict[tuple[int, int, int], tuple]:
                 min(gw, a) * min(gh, b) / (gw * gh + a * b - min(gw, a) * min(gh, b))
                 for a, b in ANCHORS
             ]
-            for y in range(max(0, int(gy) - ring), min(H, int(gy) + ring + 1)):
-                for x in range(max(0, int(gx) - ring), min(W, int(gx) + ring + 1)):
-                    if max(abs(x - int(gx)), abs(y - int(gy))) == ring:
-                        owner[int(np.argmax(sizes)), y, x] = (gx, gy, gw, gh, box, ring)
-    return owner
-
-
-def by_loops(output: np.ndarray, truth: list[np.ndarray], variant: str, radius: int) -> float:
-    """One cell after another, with nothing shared but the overlap of two boxes."""
-    coordinate, obj, empty, off = [], [], [], []
-    for image, boxes in zip(output, truth, strict=True):
-        owner = owners(boxes, radius)
+            owner[int(np.argmax(sizes)), int(gy), int(gx)] = (gx, gy, gw, gh, box)
         for a in range(2):
             for y in range(H):
                 for x in range(W):
                     t = image[5 * a : 5 * a + 5, y, x]
-                    dx, dy = ((2 * radius + 1) * sigmoid(v) - radius for v in t[:2])
-                    cx, cy = (dx + x) / W, (dy + y) / H
+                    cx, cy = (sigmoid(t[0]) + x) / W, (sigmoid(t[1]) + y) / H
                     w, h = math.exp(t[2]) * ANCHORS[a][0] / W, math.exp(t[3]) * ANCHORS[a][1] / H
                     mine = [cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2]
                     conf = sigmoid(t[4])
                     if (a, y, x) in owner:
-                        gx, gy, gw, gh, box, ring = owner[a, y, x]
-                        error = (dx - (gx - x)) ** 2 + (dy - (gy - y)) ** 2
+                        gx, gy, gw, gh, box = owner[a, y, x]
+                        error = (sigmoid(t[0]) - (gx - x)) ** 2 + (sigmoid(t[1]) - (gy - y)) ** 2
                         error += (t[2] - math.log(gw / ANCHORS[a][0])) ** 2
                         error += (t[3] - math.log(gh / ANCHORS[a][1])) ** 2
                         share = gw * gh / (W * H)
                         coordinate.append(error * (1 if variant == "summed" else 2 - share))
                         off.append(1 - complete(cx * W, cy * H, w * W, h * H, gx, gy, gw, gh))
-                        target = iou(mine, box) if variant == "summed" else 1
-                        obj.append((conf - target) ** 2) if ring == 0 else empty.append(conf**2)
+                        obj.append((conf - (iou(mine, box) if variant == "summed" else 1)) ** 2)
                     elif max((float(iou(mine, box)) for box in boxes), default=0) <= 0.6:
                         empty.append(conf**2)
     if variant == "summed":
@@ -89,39 +77,14 @@ def boxes(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("variant", ["summed", "averaged", "overlap"])
-@pytest.mark.parametrize("radius", [0, 1, 2])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_loss_is_the_printed_one(variant: str, radius: int, seed: int) -> None:
+def test_the_loss_is_the_printed_one(variant: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     output = rng.normal(0, 0.7, (3, 10, H, W))
     truth = [boxes(rng, count) for count in (0, 1, 3)]
-    loss = RegionLoss(variant=variant, radius=radius)
+    loss = RegionLoss(variant=variant)
     found = loss(torch.from_numpy(output), [torch.from_numpy(t) for t in truth])
-    assert found.item() == pytest.approx(by_loops(output, truth, variant, radius), rel=1e-10)
-
-
-def test_with_a_radius_every_cell_around_the_centre_finds_the_box() -> None:
-    """The confident one is that of the centre all the same; without, it alone knows the box."""
-    truth = torch.tensor([[0.2, 0.3, 0.6, 0.8]])
-    shares = []
-    for radius in (0, 1):
-        output = torch.zeros(1, 10, H, W, requires_grad=True)
-        optimizer = torch.optim.Adam([output], 0.1)
-        for _ in range(300):
-            optimizer.zero_grad()
-            RegionLoss(variant="averaged", radius=radius)(output, [truth]).backward()
-            optimizer.step()
-        raw = output.detach().numpy()
-        every = iou(decode_all(raw, radius=radius).boxes, truth.numpy()).reshape(2, H, W)
-        shares.append((every > 0.9).max(axis=0))
-        found = decode(raw, radius=radius)
-        assert iou(found.boxes, truth.numpy())[0] > 0.9
-        assert (found.row[0], found.column[0]) == (2, 2)
-        assert np.sort(1 / (1 + np.exp(-raw[0, 4::5].ravel())))[-2] < 0.2
-    around = np.zeros((H, W), dtype=bool)
-    around[1:4, 1:4] = True
-    assert (shares[1] == around).all()
-    assert shares[0].sum() == 1 and shares[0][2, 2]
+    assert found.item() == pytest.approx(by_loops(output, truth, variant), rel=1e-10)
 
 
 def test_the_overlap_itself_is_trained() -> None:

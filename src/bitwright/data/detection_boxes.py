@@ -53,20 +53,17 @@ class Detections:
         return len(self.boxes)
 
 
-def decode(
-    output: ArrayLike, anchors: Sequence[tuple[float, float]] = ANCHORS, radius: int = 0
-) -> Detections:
+def decode(output: ArrayLike, anchors: Sequence[tuple[float, float]] = ANCHORS) -> Detections:
     """The most confident box of each image.
 
-    With t the five numbers of an anchor at column cx and row cy of a grid of W x H, and r the
-    radius: ``x = ((2 r + 1) sigmoid(t0) - r + cx) / W``, ``y`` alike of t1 and cy,
-    ``w = exp(t2) * aw / W``, ``h = exp(t3) * ah / H``, ``confidence = sigmoid(t4)``. Of equal
-    confidences the first counts, anchor by anchor, row by row.
+    With t the five numbers of an anchor at column cx and row cy of a grid of W x H:
+    ``x = (sigmoid(t0) + cx) / W``, ``y = (sigmoid(t1) + cy) / H``, ``w = exp(t2) * aw / W``,
+    ``h = exp(t3) * ah / H``, ``confidence = sigmoid(t4)``. Of equal confidences the first counts,
+    anchor by anchor, row by row.
 
     Args:
         output: (N, 5 * anchors, H, W), raw numbers of the last convolution.
         anchors: (width, height) in output pixels.
-        radius: how many cells beyond its own a cell's box may have its centre; 0: YOLOv2's.
 
     Raises:
         DataError: the output has another shape or holds NaN.
@@ -77,7 +74,7 @@ def decode(
     anchor, row, column = np.unravel_index(best, (len(anchors), height, width))
     t = fields[np.arange(count), anchor, :, row, column]
     sizes = np.asarray(anchors, dtype=np.float64)[anchor]
-    boxes = _corners(t[:, :4], sizes, np.stack([column, row], axis=1), (width, height), radius)
+    boxes = _corners(t[:, :4], sizes, np.stack([column, row], axis=1), (width, height))
     return Detections(boxes, _sigmoid(t[:, 4]), anchor, row, column)
 
 
@@ -96,10 +93,7 @@ class Candidates:
 
 
 def decode_all(
-    output: ArrayLike,
-    anchors: Sequence[tuple[float, float]] = ANCHORS,
-    classes: int = 0,
-    radius: int = 0,
+    output: ArrayLike, anchors: Sequence[tuple[float, float]] = ANCHORS, classes: int = 0
 ) -> Candidates:
     """Boxes and scores of every anchor and cell, as `decode` computes them; scores of classes go
     through a softmax (Redmon and Farhadi 2017, section 2).
@@ -108,7 +102,6 @@ def decode_all(
         output: (N, (5 + classes) * anchors, H, W), raw numbers of the last convolution.
         anchors: (width, height) in output pixels.
         classes: scores of classes behind the five numbers of each anchor.
-        radius: as `decode` has it.
 
     Raises:
         DataError: the output has another shape or holds NaN.
@@ -118,8 +111,7 @@ def decode_all(
     flat = fields.transpose(0, 1, 3, 4, 2).reshape(count, -1, fields.shape[2])
     anchor, row, column = np.indices((len(anchors), height, width)).reshape(3, -1)
     sizes = np.asarray(anchors, dtype=np.float64)[anchor]
-    cells = np.stack([column, row], axis=1)
-    boxes = _corners(flat[..., :4], sizes, cells, (width, height), radius)
+    boxes = _corners(flat[..., :4], sizes, np.stack([column, row], axis=1), (width, height))
     scores = _sigmoid(flat[..., 4:5])
     if classes:
         raw = flat[..., BOX_OUTPUTS:]
@@ -144,11 +136,9 @@ def _fields(output: ArrayLike, anchors: Sequence[tuple[float, float]], classes: 
     return raw.reshape(count, len(anchors), each, height, width)
 
 
-def _corners(
-    t: Floats, sizes: Floats, cells: NDArray[np.int64], grid: tuple[int, int], radius: int
-) -> Floats:
+def _corners(t: Floats, sizes: Floats, cells: NDArray[np.int64], grid: tuple[int, int]) -> Floats:
     """Boxes (..., 4) of raw numbers (..., 4), anchors and cells (..., 2), in a grid (W, H)."""
-    centre = ((2 * radius + 1) * _sigmoid(t[..., :2]) - radius + cells) / grid
+    centre = (_sigmoid(t[..., :2]) + cells) / grid
     half = np.exp(np.minimum(t[..., 2:4], _LARGEST)) * sizes / grid / 2
     return np.concatenate([centre - half, centre + half], axis=-1)
 

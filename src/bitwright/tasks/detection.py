@@ -30,12 +30,11 @@ from bitwright.tasks.detection_metrics import Finder, of_one, of_several
 from bitwright.tasks.drawing import FOUND, TRUE, with_boxes
 from bitwright.tasks.metric import Metric
 from bitwright.tasks.moves import move_boxes
-from bitwright.tasks.region_loss import AVERAGED, SUMMED, VARIANTS, RegionLoss, places
+from bitwright.tasks.region_loss import AVERAGED, SUMMED, VARIANTS, RegionLoss
 
 ONE, SEVERAL = "one", "several"
 _LARGEST = 1e4  # of raw outputs: what training that diverges gives is the loss's to name
 _MOST_ANCHORS = 64
-_FARTHEST = 3
 _LEAST_SCORE = 0.01  # of boxes that average precision looks at
 #: How much cells count in which the teacher sees nothing, beside those where it is sure.
 _DOUBT = 0.02
@@ -56,8 +55,6 @@ class Detection(Task):
         confidence: least score of a box that counts as found, of several.
         overlap: of two boxes of a class that overlap more (intersection over union) the better
             one is kept, of several.
-        radius: how many cells around that of a true box's centre learn it, too, and how far beyond
-            its own a cell's box may have its centre; 0, as published, or up to 3.
     """
 
     name = "detection"
@@ -71,7 +68,6 @@ class Detection(Task):
         classes: bool = False,
         confidence: float = 0.3,
         overlap: float = 0.45,
-        radius: int = 0,
     ) -> None:
         self._count, self._cells = _checked_anchors(anchors)
         for value, known, what in (
@@ -87,13 +83,7 @@ class Detection(Task):
                 raise RecipeError(
                     f"{what} is {share!r}", where="task.options", hint="between 0 and 1"
                 )
-        if type(radius) is not int or not 0 <= radius <= _FARTHEST:
-            raise RecipeError(
-                f"radius is {radius!r}",
-                where="task.options",
-                hint=f"cells of the output around a box's centre, 0 to {_FARTHEST}",
-            )
-        self._variant, self._several, self._radius = variant, objects == SEVERAL, radius
+        self._variant, self._several = variant, objects == SEVERAL
         self._confidence, self._overlap = confidence, overlap
         self._with_classes, self._classes = classes, 0
         self._shares: Floats | None = None
@@ -170,7 +160,7 @@ class Detection(Task):
         del how
         self._check_fitted()
         anchors = self.anchors_of(outputs.shape[2:])
-        region = RegionLoss(anchors, self._variant, classes=self._classes, radius=self._radius)
+        region = RegionLoss(anchors, self._variant, classes=self._classes)
         found = region(outputs, labels)
         return found / len(outputs) if self._variant == SUMMED else found
 
@@ -186,19 +176,18 @@ class Detection(Task):
         sure = taught[:, :, 4].sigmoid()
         trust = sure + _DOUBT
         trust = trust / trust.sum()
-        centres, wanted_centres = (places(each[:, :, :2], self._radius) for each in (own, taught))
-        apart = (centres - wanted_centres).square().sum(dim=2)
+        places = (own[:, :, :2].sigmoid() - taught[:, :, :2].sigmoid()).square().sum(dim=2)
         sizes = (own[:, :, 2:4] - taught[:, :, 2:4]).square().sum(dim=2)
         confidence = (own[:, :, 4].sigmoid() - sure).square()
-        loss = ((apart + sizes) * trust).sum()
+        loss = ((places + sizes) * trust).sum()
         loss = loss + 5 * (confidence * trust).sum() + confidence.mean()
         if own.shape[2] > BOX_OUTPUTS:
             scores, wanted = (
                 functional.log_softmax(each[:, :, BOX_OUTPUTS:] / how.temperature, dim=2)
                 for each in (own, taught)
             )
-            diverged = functional.kl_div(scores, wanted, reduction="none", log_target=True)
-            loss = loss + how.temperature**2 * (diverged.sum(dim=2) * trust).sum()
+            apart = functional.kl_div(scores, wanted, reduction="none", log_target=True)
+            loss = loss + how.temperature**2 * (apart.sum(dim=2) * trust).sum()
         return loss
 
     def moved(self, labels: Tensor, moves: Tensor) -> Tensor:
@@ -220,14 +209,14 @@ class Detection(Task):
         raw = outputs.detach().double().nan_to_num(0.0, _LARGEST, -_LARGEST).cpu().numpy()
         anchors = self.anchors_of(raw.shape[2:])
         if self._several:
-            proposed = decode_all(raw, anchors, self._classes, self._radius)
+            proposed = decode_all(raw, anchors, self._classes)
             return suppress(proposed, score=_LEAST_SCORE, overlap=self._overlap)
         if not self._classes:
-            one = decode(raw, anchors, self._radius)
+            one = decode(raw, anchors)
             kind = np.zeros(1, dtype=np.int64)
             pairs = zip(one.boxes, one.confidence, strict=True)
             return tuple(Found(box[None], np.array([score]), kind) for box, score in pairs)
-        proposed = decode_all(raw, anchors, self._classes, self._radius)
+        proposed = decode_all(raw, anchors, self._classes)
         best = proposed.scores.max(axis=2).argmax(axis=1)
         rows = np.arange(len(raw))
         boxes, scores = proposed.boxes[rows, best], proposed.scores[rows, best]

@@ -41,18 +41,11 @@ class RegionLoss:
     * ``overlap``: as ``averaged``, and the mean over assigned cells of one minus the complete
       intersection over union (`complete_iou`), so that what is measured is trained, too.
 
-    If two true boxes fall on the same cell and anchor the later one counts, as published. With a
-    ``radius`` the cells around that of the centre learn the box (and its class) as well, where no
-    box has its centre nearer (Tian et al. 2020, centre sampling); their confidence is that of any
-    other cell, but never ignored. Where the most confident cell of a large thing is not the one
-    with its centre, the box that it gives is a trained one then. `data.detection_boxes.decode`
-    takes the same radius.
+    If two true boxes fall on the same cell and anchor the later one counts, as published.
 
     Attributes:
         anchors: (width, height) in cells of the output.
         classes: how many scores of classes each anchor has.
-        radius: how many cells around that of the centre, either way, learn a box; 0: none, as
-            published.
     """
 
     anchors: tuple[tuple[float, float], ...] = ANCHORS
@@ -63,7 +56,6 @@ class RegionLoss:
     coordinate_scale: float = 1.0
     class_scale: float = 1.0
     classes: int = 0
-    radius: int = 0
 
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
@@ -90,41 +82,41 @@ class RegionLoss:
         anchors = output.new_tensor(self.anchors)
         there = labels[:, :, 0] != UNKNOWN
         grid = _grid_boxes(labels.to(output)[:, :, 1:], there, output.shape[2:])
-        boxes = _decode(fields.detach(), anchors, self.radius)
+        boxes = _decode(fields, anchors)
         overlap = _iou(boxes.flatten(1, 3)[:, :, None], grid[:, None])
         covered = torch.where(there[:, None], overlap, 0.0).amax(dim=2)
         ignored = covered.view(boxes.shape[:4]) > self.ignore
         # Cells of true boxes: image, anchor, row, column, and which box.
-        owners, chosen, central = _owners(grid, there, anchors, output.shape[2:], self.radius)
+        owners, chosen = _owners(grid, there, anchors, output.shape[2:])
         image, anchor, row, column = owners
-        centres = (image[central], anchor[central], row[central], column[central])
         true = grid[image, chosen]
-        empty = ~ignored
-        empty[owners] = True
-        empty[centres] = False
+        assigned = torch.zeros_like(ignored)
+        assigned[owners] = True
         own = fields[image, anchor, :, row, column]
         conf = fields[:, :, 4].sigmoid()
-        cell = torch.stack([column, row], dim=1)
-        wanted = torch.cat([true[:, :2] - cell, (true[:, 2:] / anchors[anchor]).log()], dim=1)
-        found = torch.cat([places(own[:, :2], self.radius), own[:, 2:4]], dim=1)
+        wanted = torch.cat(
+            [true[:, :2] - torch.stack([column, row], 1), (true[:, 2:] / anchors[anchor]).log()], 1
+        )
+        found = torch.cat([own[:, :2].sigmoid(), own[:, 2:4]], dim=1)
         coordinates = (found - wanted).square().sum(dim=1)
-        empties = conf[empty].square()
+        empties = conf[~assigned & ~ignored].square()
         classed = self._cross_entropy(own, labels[image, chosen, 0])
         if self.variant == SUMMED:
-            target = _iou(boxes[centres], true[central])
+            target = _iou(boxes[owners], true)
             errors = self.coordinate_scale * coordinates.sum()
-            errors = errors + self.object_scale * (conf[centres] - target).square().sum()
+            errors = errors + self.object_scale * (conf[owners] - target).square().sum()
             errors = errors + self.empty_scale * empties.sum()
             return errors / 2 + self.class_scale * classed.sum()
         weight = 2 - true[:, 2:].prod(dim=1) / (output.shape[2] * output.shape[3])
         boxes_off = _mean(coordinates * weight)
         if self.variant == OVERLAP:
+            cell = torch.stack([column, row], dim=1)
             size = own[:, 2:4].clamp(max=_LARGEST).exp() * anchors[anchor]
-            placed = torch.cat([found[:, :2] + cell, size], dim=1)
+            placed = torch.cat([own[:, :2].sigmoid() + cell, size], dim=1)
             boxes_off = boxes_off + _mean(1 - complete_iou(placed, true))
         return (
             self.coordinate_scale * boxes_off
-            + self.object_scale * _mean((conf[centres] - 1).square())
+            + self.object_scale * _mean((conf[owners] - 1).square())
             + self.empty_scale * _mean(empties)
             + self.class_scale * _mean(classed)
         )
@@ -172,20 +164,16 @@ def _packed(truth: Sequence[Tensor]) -> Tensor:
     return labels
 
 
-def places(raw: Tensor, radius: int = 0) -> Tensor:
-    """Centres of boxes in cells, from the corner of the cell that gives them: of raw numbers."""
-    return (2 * radius + 1) * raw.sigmoid() - radius
-
-
-def _decode(raw: Tensor, anchors: Tensor, radius: int) -> Tensor:
-    """(N, A, H, W, 4): centre, width and height in cells."""
+def _decode(fields: Tensor, anchors: Tensor) -> Tensor:
+    """(N, A, H, W, 4): centre, width and height in cells, without a gradient."""
+    raw = fields.detach()
     columns = torch.arange(raw.shape[4], dtype=raw.dtype, device=raw.device)
     rows = torch.arange(raw.shape[3], dtype=raw.dtype, device=raw.device)[:, None]
     sizes = anchors[None, :, :, None, None]
     return torch.stack(
         [
-            places(raw[:, :, 0], radius) + columns,
-            places(raw[:, :, 1], radius) + rows,
+            raw[:, :, 0].sigmoid() + columns,
+            raw[:, :, 1].sigmoid() + rows,
             raw[:, :, 2].exp() * sizes[:, :, 0],
             raw[:, :, 3].exp() * sizes[:, :, 1],
         ],
@@ -214,33 +202,25 @@ _Cells = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def _owners(
-    grid: Tensor, there: Tensor, anchors: Tensor, size: torch.Size, radius: int
-) -> tuple[_Cells, Tensor, Tensor]:
-    """Image, anchor, row and column of each cell that a true box is assigned to, each (M,); the
-    number of the box in its image: of several that with the fewest cells in between, of those the
-    last; and whether its centre is in the cell.
+    grid: Tensor, there: Tensor, anchors: Tensor, size: torch.Size
+) -> tuple[_Cells, Tensor]:
+    """Image, anchor, row and column of each cell that a true box is assigned to, each (M,), and
+    the number of the box in its image: of several the last.
     """
     sizes = grid[:, :, None, 2:]
     shared = torch.minimum(sizes, anchors).prod(dim=-1)
     union = sizes.prod(dim=-1) + anchors.prod(dim=-1) - shared
     best = (shared / union).argmax(dim=2)
     images, numbers = there.nonzero(as_tuple=True)
-    centre = grid[images, numbers, :2].floor().long()
+    column, row = grid[images, numbers, :2].floor().long().unbind(1)
     anchor = best[images, numbers]
-    side = torch.arange(-radius, radius + 1, device=grid.device)
-    steps = torch.cartesian_prod(side, side).view(-1, 1, 2)
-    column, row = (centre + steps).unbind(2)  # (S, M): of each step and box
     count, (height, width) = len(anchors), size
     place = ((images * count + anchor) * height + row) * width + column
-    nearness = radius - steps.abs().amax(dim=2)
-    order = nearness * len(images) + torch.arange(len(images), device=grid.device)
-    fits = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    first = torch.full((len(grid) * count * height * width,), -1, device=grid.device)
-    first = first.scatter_reduce(0, place[fits], order[fits], "amax")
-    kept = fits & (first[place.clamp(0, len(first) - 1)] == order)
-    step, box = kept.nonzero(as_tuple=True)
-    cells = (images[box], anchor[box], row[step, box], column[step, box])
-    return cells, numbers[box], nearness[step, 0] == radius
+    last = torch.full((len(grid) * count * height * width,), -1, device=grid.device)
+    order = torch.arange(len(place), device=grid.device)
+    last = last.scatter_reduce(0, place, order, "amax")
+    kept = last[place] == order
+    return (images[kept], anchor[kept], row[kept], column[kept]), numbers[kept]
 
 
 def _iou(first: Tensor, second: Tensor) -> Tensor:
