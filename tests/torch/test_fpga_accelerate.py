@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from bitwright.base.errors import ModelError, TargetError
+from bitwright.base.errors import ModelError, RecipeError, TargetError
 from bitwright.data import load_dataset
 from bitwright.data.splits import Keep, keep_some
 from bitwright.low_precision.arithmetic.choose import make_engine
@@ -31,12 +32,15 @@ from bitwright.papers.fpga_training.training import (
     BaristaEngine,
     Conv2d,
     FpgptEngine,
+    ProgrammedEngine,
     SimulatedEngine,
     accelerate,
 )
 from bitwright.train import TrainConfig, fit
 
 ENGINES: list[type[SimulatedEngine]] = [FpgptEngine, BaristaEngine]
+#: Ours multiplies integers alone.
+OF_INTEGERS = [*ENGINES, ProgrammedEngine]
 WORK = LayerWork("conv", "conv", (4, 3, 8, 8), (5, 3, 3, 3), (4, 5, 8, 8), padding=(1, 1))
 
 
@@ -48,7 +52,7 @@ def operand(draw: random.Random, shape: tuple[int, ...], bits: int) -> Operand:
     return Operand(levels, draw.randint(-9, 9), bits)
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", OF_INTEGERS)
 def test_products_are_those_of_any_engine(kind: type[SimulatedEngine]) -> None:
     """Random geometries with groups, 2 to 16 bits, operands of unequal widths."""
     draw, engine, reference = random.Random(8), kind(), EmulatedEngine()
@@ -90,7 +94,7 @@ def trained(engine: str, folder: Path) -> tuple[list[float], dict[str, Any]]:
     return [entry.train_loss for entry in done.history], model.state_dict()
 
 
-@pytest.mark.parametrize("name", ["fpgpt", "barista"])
+@pytest.mark.parametrize("name", ["fpgpt", "barista", "programmed"])
 def test_training_on_the_simulated_engine_is_training(name: str, tmp_path: Path) -> None:
     """Loss of every epoch and all weights, bit for bit."""
     losses, weights = trained(name, tmp_path / "simulated")
@@ -107,6 +111,9 @@ def test_engine_does_the_products_itself() -> None:
     x, w = operand(draw, (2, 3, 6, 6), 8), operand(draw, (4, 3, 3, 3), 8)
     engine.forward(x, w, Geometry())
     assert [choice.engine.name for choice in engine.choices.values()] == ["fpgpt"]
+    wide = replace(x, levels=x.levels.int(), bits=20) if x.levels is not None else x
+    with pytest.raises(RecipeError, match="'fpgpt' does not multiply operands of 20 bits and 8"):
+        engine.forward(wide, w, Geometry())
     with pytest.raises(ValueError, match="no engine 'fpgptt'; known: auto, emulated, integer"):
         LowPrecision(engine="fpgptt")
 

@@ -36,7 +36,7 @@ from bitwright.papers.fpga_training.barista.search import (
     seconds_of,
 )
 from bitwright.papers.fpga_training.devices import list_boards, load_board
-from bitwright.papers.fpga_training.fpgpt import engine, explore, kernel
+from bitwright.papers.fpga_training.fpgpt import engine, explore, kernel, studies
 from bitwright.papers.fpga_training.fpgpt.cover import fewest_kernels
 from bitwright.papers.fpga_training.fpgpt.cycles import cycles
 from bitwright.papers.fpga_training.fpgpt.resources import partitions, place
@@ -395,3 +395,31 @@ def test_boards_are_described() -> None:
         assert load_board(name).source
     with pytest.raises(TargetError, match="training board"):
         load_board("u280")
+
+
+def test_studies() -> None:
+    """Relations that hold whatever the figures are."""
+    board, jobs, numbers = load_board("ecp5-85k"), small_jobs()[::5], kernel.fixed_point(8)
+    found = studies.latencies(jobs[0], board, numbers)
+    assert found.cycles[0] == explore.best_kernel(jobs[0], board, numbers).cycles
+    assert (np.diff(found.cycles) >= 0).all() and len(found.best(50).cycles) == 50
+    curve = studies.penalties(jobs, board, numbers, [0.0, 0.2])
+    assert curve[0].penalty == 0 and curve[1].kernels <= curve[0].kernels
+    assert 0 <= curve[1].penalty <= 0.2
+    rate = studies.throughput(jobs, board, numbers)
+    assert rate.with_host < rate.mean <= rate.peak
+    assert rate.seconds * rate.mean == pytest.approx(2e-9 * sum(job.macs for job in jobs))
+    assert rate.hours(7200, 16) == pytest.approx(rate.seconds * 450 / 3600)
+    points = studies.ideal_boards(jobs, board, numbers, [1, 2], [1, 2], [1, 2])
+    assert len(points) == 6  # bandwidth grows no faster than memory
+    best = studies.pareto(points)
+    assert best[-1].gops == max(p.gops for p in points) and best[0].gops <= best[-1].gops
+    errors = studies.model_errors(jobs[:3], [kernel_of(job) for job in jobs[:3]])
+    assert {job.product.value for job in jobs[:3]} == set(errors)
+    for error in errors.values():
+        assert error.smallest <= error.mean <= error.largest < 0.2
+        assert error.histogram(4)[0].sum() == len(error.values)
+
+
+def kernel_of(job: ConvolutionJob) -> kernel.Kernel:
+    return kernel.kernel_for(job, 8, 8, kernel.FLOAT32, 512)

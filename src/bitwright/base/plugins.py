@@ -51,7 +51,7 @@ _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _IMPORTED: dict[str, tuple[Path, str]] = {}
 Kind = Literal[
     "metrics", "benchmarks", "models", "commands", "recipes", "schemas", "presets", "platforms",
-    "engines",
+    "engines", "devices",
 ]  # fmt: skip
 
 
@@ -77,6 +77,8 @@ class Plugin:
         engines: functions without arguments (or classes) that give a
             `low_precision.arithmetic.geometry.Engine`, by the name that ``low_precision.engine``
             of a recipe has.
+        devices: functions without arguments (or classes) that give a
+            `low_precision.costs.model.Accelerator`, by its name.
     """
 
     metrics: Mapping[str, str] = field(default_factory=dict)
@@ -88,6 +90,7 @@ class Plugin:
     presets: Mapping[str, str] = field(default_factory=dict)
     platforms: Mapping[str, str] = field(default_factory=dict)
     engines: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache

@@ -233,6 +233,7 @@ class Product:
     act: Operand
     weight: Operand
     dsp: bool = False
+    rounds: bool = False  # its sums, step by step: no step may be another's
 
     @property
     def is_float(self) -> bool:
@@ -251,7 +252,7 @@ class Product:
         every weight of -1, which is a number of the row and starts its sum.
         """
         bit = self.act.width == 1 and not (self.act.signed or self.act.is_float)
-        return self.weight.bipolar and bit and not self.act.bipolar
+        return self.weight.bipolar and bit and not (self.act.bipolar or self.rounds)
 
     @property
     def xnor(self) -> bool:

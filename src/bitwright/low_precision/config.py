@@ -32,7 +32,13 @@ from bitwright.base.trust import is_plugin
 from bitwright.formats import parse_rounding
 from bitwright.low_precision.arithmetic.accumulators import parse_accumulator
 from bitwright.low_precision.ladder import FLOAT32, check_rising, parse_level
-from bitwright.low_precision.settings import POLICIES, AnyPolicy, MuppetSettings, PolicySettings
+from bitwright.low_precision.settings import (
+    POLICIES,
+    AnyPolicy,
+    GmSettings,
+    MuppetSettings,
+    PolicySettings,
+)
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.spec import Role
 
@@ -169,6 +175,15 @@ class LowPrecision(Strict):
         for name in known.get("ladder", ()) if "rounding" in known and "results" in known else ():
             level_policy(name, known["rounding"], results=known["results"], rules=value)
         return value
+
+    @model_validator(mode="after")
+    def _has_times(self) -> LowPrecision:
+        if isinstance(self.policy, GmSettings) and self.device is None:
+            raise ValueError(
+                "the policy gm weighs time against error: name the device whose time it is, such "
+                "as device: fpgpt-u250"
+            )
+        return self
 
     @property
     def float_level(self) -> int | None:

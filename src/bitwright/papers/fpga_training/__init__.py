@@ -9,5 +9,7 @@ PLUGIN = Plugin(
     engines={
         "barista": f"{__name__}.training:BaristaEngine",
         "fpgpt": f"{__name__}.training:FpgptEngine",
-    }
+        "programmed": f"{__name__}.training:ProgrammedEngine",
+    },
+    devices={"fpgpt-u250": f"{__name__}.fpgpt.costs:FpgptCosts"},
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bitwright.base.errors import ModelError
+from bitwright.engine.config import ENGINES, EngineConfig
+from bitwright.engine.training.products import multiply
 from bitwright.low_precision.arithmetic.apply import LowPrecisionModel, apply_arithmetic
 from bitwright.low_precision.arithmetic.geometry import (
     Engine,
@@ -178,6 +181,33 @@ class BaristaEngine(SimulatedEngine):
         for window, one in zip(_windows(work, x), g, strict=True):
             out += self._times(one.reshape(len(one), -1), window.T, how)
         return out.reshape(g.shape[1], x.shape[1], *work.weight[2:])
+
+
+class ProgrammedEngine(SimulatedEngine):
+    """Bitwright's own programmed engine: every product as programs of it, run by its emulator.
+
+    Attributes:
+        config: of the engine.
+    """
+
+    name = "programmed"
+
+    def __init__(self, config: EngineConfig | None = None) -> None:
+        self.config = config or ENGINES["e256"]
+
+    def supports(self, product: Product, left: Operand, right: Operand, geometry: Geometry) -> bool:
+        """Integers of up to 16 bits."""
+        return super().supports(product, left, right, geometry) and bool(left.bits)
+
+    def product(
+        self, work: LayerWork, product: Product, left: Array, right: Array, bits: int
+    ) -> Array:
+        # The engine's programs have the groups of a layer, and these are already apart.
+        inputs = (work.input[0], work.input[1] // work.groups, *work.input[2:])
+        outputs = (work.output[0], work.output[1] // work.groups, *work.output[2:])
+        weights = (work.weight[0] // work.groups, *work.weight[1:])
+        one = replace(work, input=inputs, weight=weights, output=outputs, groups=1)
+        return multiply(one, product, left, right, self.config)
 
 
 def _wide(array: Array) -> torch.dtype:

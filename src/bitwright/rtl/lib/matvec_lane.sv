@@ -26,6 +26,7 @@ module matvec_lane #(
   parameter bit UseDsp        = 1'b0,
   parameter int DspPack       = 1,
   parameter int Step          = 1,
+  parameter int Drop          = -1,
   parameter int Delay         = 0,
   parameter int InitWidth     = 17,
   localparam int WordWidth = IndexWidth > 0 ? IndexWidth : WeightWidth
@@ -41,7 +42,8 @@ module matvec_lane #(
   input  logic [InitWidth-1:0]      init_i,
   output logic [AccWidth-1:0]       acc_o
 );
-  localparam bit Xnor  = WeightBipolar && (ActBipolar || (ActWidth == 1 && !ActSigned));
+  localparam bit Xnor  = WeightBipolar &&
+                         (ActBipolar || (ActWidth == 1 && !ActSigned && Drop < 0));
   localparam bit Float = WeightExp > 0 || ActExp > 0;
   // Bipolar activations are the one-bit factor, so the operands change places.
   localparam bit Swap      = ActBipolar && !WeightBipolar;
@@ -156,6 +158,7 @@ module matvec_lane #(
   mac_sum #(
     .Terms(Terms), .TermWidth(TermWidth), .Digits(Digits), .LowSigned(OpSigned),
     .TopSigned(!Xnor), .Doubled(Xnor && ActBipolar), .Step(Step), .Delay(Delay), .Exact(Exact),
+    .Drop(Drop),
     .AccWidth(AccWidth), .AccSigned(AccSigned), .InitWidth(InitWidth)
   ) i_sum (
     .clk_i, .rst_ni, .en_i, .terms_i(terms), .carries_i(carries), .valid_i, .first_i, .last_i,
