@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from bitwright.base import files
 from bitwright.base.described import Strict, validated
@@ -22,12 +23,17 @@ from bitwright.base.files import MOST_VALUES, parse_json, parse_toml, read_bytes
 from bitwright.build.netlist_edits import edit_netlist
 from bitwright.build.timing import parse_report
 from bitwright.build.yosys import parse_statistics
+from bitwright.engine.image_table import ImageTable
+from bitwright.host.description import Description
 from bitwright.interop import protobuf
 from bitwright.interop.caffe.files import read_caffemodel
 from bitwright.interop.onnx.reader import load as load_onnx
 from bitwright.interop.packed_model import load_packed_model
 from bitwright.pipeline.designs.folder import parse_settings
-from bitwright.sim.spec import load_design
+from bitwright.pipeline.steps.results import LowerResult
+from bitwright.pipeline.steps.results_hardware import EngineExplanation, MapResult
+from bitwright.report.record import Report
+from bitwright.sim.spec import Design, load_design
 
 MIB = 1 << 20
 
@@ -47,8 +53,52 @@ def test_toml_has_a_bound_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
         parse_toml("a = [" + "0," * (MOST_VALUES + 2) + "]")
 
 
+class Many(Strict):
+    a: int
+    b: int
+    c: int
+    d: int
+
+
 class Numbers(Strict):
     numbers: list[int]
+
+
+class Entries(Strict):
+    before: int
+    entries: tuple[Many, ...] = ()
+    others: tuple[Many, ...] | None = None
+    kept: dict[str, list[tuple[int, int]]] | None = None
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ('"entries": [{}, {}, {}]', ["entries", 0]),
+        ('"others": [{"a": 1, "b": 1, "c": 1, "d": 1}, {}, {}]', ["others", 1]),
+        ('"kept": {"x": [[], [], []]}', ["kept", "x", 0]),
+    ],
+)
+def test_of_a_list_the_first_wrong_entry_is_told(said: str, told: list[str | int]) -> None:
+    """Three bytes, ``{},``, are as many mistakes of a kilobyte as an entry has fields."""
+    with pytest.raises(ValidationError) as caught:
+        validated(Entries, f"{{{said}}}")
+    found = [item["loc"] for item in caught.value.errors()]
+    assert {place[0] for place in found} == {"before", told[0]}
+    assert {place[: len(told)] for place in found if place[0] == told[0]} == {tuple(told)}
+
+
+@pytest.mark.parametrize(
+    "kind", [ImageTable, LowerResult, MapResult, EngineExplanation, Report, Design, Description]
+)
+def test_of_images_and_records_the_first_wrong_entry_is_told(kind: type[BaseModel]) -> None:
+    """The table of an engine's image took 3 GB for 1 MB, and so did results of runs."""
+    empty = ",".join(["{}"] * 1000)
+    fields = [name for name, field in kind.model_fields.items() if "[" in str(field.annotation)]
+    said = ", ".join(f'"{name}": [{empty}]' for name in fields)
+    with pytest.raises(ValidationError) as caught:
+        validated(kind, f"{{{said}}}")
+    assert caught.value.error_count() < 100
 
 
 def test_of_too_many_values_none_is_told(tmp_path: Path) -> None:

@@ -154,6 +154,21 @@ def test_engine_of_other_sizes_is_refused() -> None:
         engine.run(job, small, np.zeros((256, 16, 32, 32)), np.zeros((16, 16, 3, 3)))
 
 
+@pytest.mark.parametrize("product", list(Product))
+def test_what_lies_beyond_the_convolution_takes_no_memory(product: Product) -> None:
+    """A kernel's file may say any size: 2^40 columns were so many windows, 8 TB and more."""
+    ((work, products),) = drawn_layers(1, 5)
+    left, right, want = products[product]
+    job = convolution_job(work, product)
+    made = kernel.kernel_for(job, 1 << 40, 1 << 40, kernel.FLOAT32, 512)
+    assert np.array_equal(engine.run(job, made, numbers(left), numbers(right)), numbers(want))
+
+
+def test_port_narrower_than_a_word() -> None:
+    with pytest.raises(ModelError, match="words of 32 bits through a memory port of 8 bits"):
+        kernel.kernel_for(convolution_job(EXAMPLE, Product.FORWARD), 1, 1, kernel.FLOAT32, 8)
+
+
 def test_cycles_of_the_worked_forward_product() -> None:
     job = convolution_job(EXAMPLE, Product.FORWARD)
     made = kernel.kernel_for(job, 32, 8, kernel.FLOAT32, 512)

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from bitwright.base.errors import RecipeError
 from bitwright.formats import Overflow, Rounding
 from bitwright.quantize import Granularity, Policy, Role, ScaleRule
-from bitwright.quantize.spec import Layer
+from bitwright.quantize.spec import Layer, Selector
 
 BODY = Layer("features.3", "Conv2d")
 FIRST = Layer("features.0", "Conv2d", first=True)
@@ -113,3 +114,31 @@ def test_messages_name_the_field(data, where, says) -> None:
         Policy.from_dict(data)
     assert caught.value.where == where
     assert says in str(caught.value)
+
+
+def test_rules_that_name_other_layers_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule for each layer, as searches and Caffe's files have them, is no square of the layers;
+    order counts as before."""
+    asked = 0
+    real = Selector.matches
+
+    def counted(self: Selector, *args: Any) -> bool:
+        nonlocal asked
+        asked += 1
+        return real(self, *args)
+
+    monkeypatch.setattr(Selector, "matches", counted)
+    rules = [
+        {"layers": f"l{number}", "role": role, "format": f"int{2 + number % 7}"}
+        for number in range(1000)
+        for role in ("weight", "activation")
+    ]
+    rules.insert(500, {"layers": "l?", "role": "weight", "format": "int16"})
+    rules.append({"layers": "l[3-4]", "role": "weight", "format": "int9"})
+    policy = Policy.from_dict({"rules": rules})
+    found = {
+        number: policy.resolve(Layer(f"l{number}", "Conv2d"), Role.WEIGHT).spec.format.bits
+        for number in range(1000)
+    }
+    assert [found[number] for number in (2, 3, 4, 249, 999)] == [16, 9, 9, 2 + 249 % 7, 2 + 999 % 7]
+    assert asked < 10_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from bitwright.base.errors import DataError, TargetError
 from bitwright.base.files import check_values, parse_toml, read_text
@@ -16,7 +16,42 @@ from bitwright.base.files import check_values, parse_toml, read_text
 _MOST_BYTES = 1 << 20  # of a file, of which ours have some thousand
 
 
-class Strict(BaseModel):
+#: Kinds of a pydantic schema that hold any number of entries in order.
+_LISTS = frozenset({"list", "tuple", "set", "frozenset"})
+
+
+def _stop_at_first(schema: Any, model: type) -> None:
+    """Let all lists of a model's schema end at their first mistake; other models in it have done so
+    themselves.
+    """
+    if isinstance(schema, list | tuple):
+        for part in schema:
+            _stop_at_first(part, model)
+    elif isinstance(schema, dict):
+        kind, other = schema.get("type"), schema.get("cls")  # or fields of such names
+        if isinstance(other, type) and other is not model:
+            return
+        if isinstance(kind, str) and kind in _LISTS:
+            schema["fail_fast"] = True
+        for key, part in schema.items():
+            if key not in ("metadata", "serialization"):
+                _stop_at_first(part, model)
+
+
+class Described(BaseModel):
+    """Base of what files say, which may be a stranger's: of a list its first wrong entry is told,
+    not every one. A mistake takes a thousand bytes, and three bytes, ``{},``, are as many mistakes
+    as an entry has fields.
+    """
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _stop_at_first(handler.resolve_ref_schema(schema), cls)
+        return schema
+
+
+class Strict(Described):
     """Settings that refuse fields they do not know, and are never changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

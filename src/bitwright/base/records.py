@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
 
+from bitwright.base.described import Described
 from bitwright.base.figures import Resources
 
 #: A clock in MHz, bits a second of a line, clock cycles, and any other figure: records may be
@@ -30,7 +31,7 @@ def is_of(kind: TypeAdapter[Any] | None, value: object) -> bool:
         return False
 
 
-class Record(BaseModel):
+class Record(Described):
     """Base of all that is kept in a run directory: nothing unknown is read back."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, TypeAdapter
+from pydantic import AfterValidator, TypeAdapter
 
+from bitwright.base.described import Described
 from bitwright.base.errors import FormatError, ModelError, RecipeError
 from bitwright.base.figures import Measured
 from bitwright.base.plugins import own_code
@@ -263,12 +264,12 @@ def _kept_or_made(
     return {**row, **_costs(variant)}
 
 
-class _Measured(BaseModel):
+class _Measured(Described):
     value: Finite
     error: Finite | None
 
 
-class _Kept(BaseModel):
+class _Kept(Described):
     variant: str
     row: dict[str, bool | Finite | str | _Measured | None]
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
+from bitwright.base.described import Described
 from bitwright.base.plugins import load_attribute, plugged
 
 #: Endings of files that hold a whole model.
@@ -28,7 +29,7 @@ MODEL_FORMATS = {
 PRETRAINED: Literal["pretrained"] = "pretrained"
 
 
-class ModelSpec(BaseModel):
+class ModelSpec(Described):
     """Which model to build.
 
     Attributes:

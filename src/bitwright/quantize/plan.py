@@ -33,6 +33,8 @@ from bitwright.quantize.signals import raised
 from bitwright.quantize.spec import Granularity, Layer, Role, Scope
 from bitwright.quantize.trace import trace
 
+#: Patterns of a policy times parts of a network: some ten seconds.
+_MOST_COMPARED = 1 << 21
 #: Roundings that a multiply-shift activation can have in hardware.
 SHIFT_ROUNDINGS = (Rounding.HALF_EVEN, Rounding.HALF_UP, Rounding.FLOOR)
 
@@ -50,6 +52,7 @@ def make_plan(model: nn.Module, policy: Policy, example_input: Tensor | None = N
         RecipeError: the policy asks for something this model cannot have.
     """
     plan = traced_plan(model, example_input)
+    _check_work(plan, policy)
     problems = match_problems(plan) or _decide(plan, policy)
     if problems:
         listed = "\n".join(f"  - {problem}" for problem in problems)
@@ -293,14 +296,34 @@ def _table_problems(plan: Plan, policy: Policy) -> list[Problem]:
     return problems
 
 
+def _check_work(plan: Plan, policy: Policy) -> None:
+    """Refuse a policy, perhaps of a stranger's file, whose patterns take minutes to be compared
+    with all layers.
+    """
+    if policy.patterns * len(plan.matches) > _MOST_COMPARED:
+        raise RecipeError(
+            f"{policy.patterns} rules with patterns for {len(plan.matches)} layers; their product "
+            f"may be {_MOST_COMPARED}",
+            where="quant.rules",
+            hint="name the layers, each by its path, or leave rules out",
+        )
+
+
 def _check_rules(plan: Plan, policy: Policy) -> None:
     """A rule about named layers that fits none of them is a mistake in the recipe."""
     operands = [*plan.weights.values(), *plan.biases.values(), *plan.activations.values()]
+    every: dict[Role, list[Layer]] = {}
+    named: dict[tuple[Role, str], list[Layer]] = {}
+    for operand in operands:
+        every.setdefault(operand.role, []).append(operand.layer)
+        named.setdefault((operand.role, operand.layer.path), []).append(operand.layer)
     for rule in policy.rules:
         if rule.selector.layers == "*" and rule.selector.type is None:
             continue
-        layers = [operand.layer for operand in operands if operand.role is rule.role]
-        if not any(rule.selector.matches(layer) for layer in layers):
+        layers = every.get(rule.role, [])
+        asked = named.get((rule.role, rule.selector.layers), [])
+        asked = asked if rule.selector.is_plain else layers
+        if not any(rule.selector.matches(layer) for layer in asked):
             names = ", ".join(f"{layer.path} ({layer.type})" for layer in layers)
             raise RecipeError(
                 f"the rule for {rule.role.value} of {rule.selector} matches no layer",

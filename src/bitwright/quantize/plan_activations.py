@@ -147,10 +147,8 @@ def _table_input(policy: Policy, reader: OpMatch, resolved: Resolved) -> tuple[L
     """The input of a table: ``TABLE_BITS`` at least, or what a rule for ``LAYER.input`` says."""
     layer = Layer(f"{reader.path}.input", reader.type)
     if any(
-        rule.role is Role.ACTIVATION
-        and rule.selector.layers.endswith(".input")
-        and rule.selector.matches(layer)
-        for rule in policy.rules
+        rule.selector.layers.endswith(".input") and rule.selector.matches(layer)
+        for rule in policy.rules_of(Role.ACTIVATION, layer.path)
     ):
         return layer, policy.resolve(layer, Role.ACTIVATION)
     spec = resolved.spec

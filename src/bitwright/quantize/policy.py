@@ -8,8 +8,10 @@ earlier one field by field. No torch here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from heapq import merge
 from typing import Any
 
 from bitwright.formats import Format
@@ -82,6 +84,35 @@ class Policy:
         """
         return cls(parse_training(data, where), training=True)
 
+    def rules_of(self, role: Role, path: str) -> list[Rule]:
+        """Those of an operand that may choose the layer of a path, in order. A policy has as many
+        rules as a network has layers, if not more: those that name another path are not asked.
+        """
+        entries = self._patterns.get(role, ()), self._named.get((role, path), ())
+        return [rule for _, rule in merge(*entries, key=lambda entry: entry[0])]
+
+    @property
+    def patterns(self) -> int:
+        """Rules that every layer is compared with."""
+        return sum(map(len, self._patterns.values()))
+
+    @cached_property
+    def _patterns(self) -> Mapping[Role, Sequence[tuple[int, Rule]]]:
+        found: dict[Role, list[tuple[int, Rule]]] = {}
+        for place, rule in enumerate(self.rules):
+            if not rule.selector.is_plain:
+                found.setdefault(rule.role, []).append((place, rule))
+        return found
+
+    @cached_property
+    def _named(self) -> Mapping[tuple[Role, str], Sequence[tuple[int, Rule]]]:
+        found: dict[tuple[Role, str], list[tuple[int, Rule]]] = {}
+        for place, rule in enumerate(self.rules):
+            if rule.selector.is_plain:
+                key = rule.role, rule.selector.layers
+                found.setdefault(key, []).append((place, rule))
+        return found
+
     def resolve(self, layer: Layer, role: Role, product: Product | str | None = None) -> Resolved:
         """The specification of one operand of one layer, with the reason for it.
 
@@ -93,8 +124,8 @@ class Policy:
         """
         change, reasons, where = Change(), [], "policy"
         chosen = None if product is None else Product(product)
-        for rule in self.rules:
-            if rule.role is role and rule.selector.matches(layer, chosen):
+        for rule in self.rules_of(role, layer.path):
+            if rule.selector.matches(layer, chosen):
                 change, where = rule.change.over(change), rule.where
                 reasons.append(f"{rule.where} ({rule.selector})")
         if change.format is None:

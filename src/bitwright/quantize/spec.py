@@ -266,6 +266,11 @@ class Selector:
     position: str | None = None
     product: Product | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it names one path, without signs that stand for others."""
+        return not any(sign in self.layers for sign in "*?[")
+
     def matches(self, layer: Layer, product: Product | None = None) -> bool:
         if not fnmatchcase(layer.path, self.layers):
             return False

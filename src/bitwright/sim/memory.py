@@ -6,8 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from bitwright.base.described import Described
 from bitwright.base.errors import GraphError
 
 NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -15,7 +16,7 @@ NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _PAGE = 4096
 
 
-class MemoryPort(BaseModel):
+class MemoryPort(Described):
     """One AXI4 port of the top module.
 
     Attributes:

@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
-from bitwright.base.described import validated
+from bitwright.base.described import Described, validated
 from bitwright.base.errors import GraphError
 from bitwright.base.files import file_inside, regular_bytes
 from bitwright.engine.sdram import SdramChip
@@ -26,7 +26,7 @@ FileName = Annotated[str, Field(pattern=FILE)]
 _MOST_FILES = 10_000
 
 
-class _Entry(BaseModel):
+class _Entry(Described):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
@@ -123,9 +123,11 @@ class Design(_Entry):
     memories: tuple[FileName, ...] = Field(default=(), max_length=_MOST_FILES)
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
-    parameters: dict[Annotated[str, Field(pattern=NAME)], int | _ParameterText] = {}
+    parameters: dict[Annotated[str, Field(pattern=NAME)], int | _ParameterText] = Field(
+        default_factory=dict
+    )
     memory_ports: tuple[MemoryPort, ...] = ()
-    predicted: dict[str, int] = {}
+    predicted: dict[str, int] = Field(default_factory=dict)
     frame_error: str | None = Field(default=None, pattern=NAME)
     engine: dict[str, Any] | None = None
     sdram: SdramChip | None = None

@@ -14,8 +14,8 @@ from pydantic import Field
 from bitwright.base.described import Strict, read_described
 
 _DEVICES = Path(__file__).parent / "devices"
-_Count = Annotated[int, Field(ge=1)]
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=1, le=1 << 40)]
+_Positive = Annotated[float, Field(ge=1e-9, le=1e18)]
 
 
 class Memory(Strict):
@@ -28,7 +28,7 @@ class Memory(Strict):
         ports: of a block (PPB of equation 5.21).
     """
 
-    blocks: Annotated[int, Field(ge=0)]
+    blocks: Annotated[int, Field(ge=0, le=1 << 40)]
     bits: _Count
     words: _Count
     ports: _Count = 2
@@ -59,10 +59,10 @@ class Board(Strict):
     name: str
     description: str
     slrs: _Count = 1
-    dsp: _Count
+    dsp: Annotated[int, Field(ge=1, le=1 << 16)]  # kernels of every size up to it are tried
     bram: Memory
     uram: Memory | None = None
-    port_bits: _Count
+    port_bits: Annotated[int, Field(ge=1, le=1 << 20)]
     bits_per_second: _Positive
     host_bits_per_second: _Positive
     clock_mhz: _Positive

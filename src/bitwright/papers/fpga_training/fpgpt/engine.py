@@ -9,7 +9,7 @@ transposed; what the array computes beyond the last position or filter is droppe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -145,6 +145,11 @@ def run(job: ConvolutionJob, kernel: Kernel, inp: Array, kern: Array) -> Array:
         )
     if np.issubdtype(inp.dtype, np.integer):
         inp, kern = inp.astype(np.int64), kern.astype(np.int64)
+    # What lies beyond the last position or filter is dropped, so it is not computed: the file of a
+    # kernel may say any size.
+    kernel = replace(
+        kernel, columns=min(kernel.columns, job.positions), rows=min(kernel.rows, job.kernels)
+    )
     blocks = -(-job.positions // kernel.columns)
     read = [windows(job, kernel, group) for group in range(blocks)]
     flat = inp.reshape(*inp.shape[:2], -1)

@@ -36,7 +36,16 @@ class Numbers:
     reduction: int = 8
 
     def band(self, port_bits: int) -> int:
-        """BAND, words an access of the memory port (equation of 2.5.1: whole words only)."""
+        """BAND, words an access of the memory port (equation of 2.5.1: whole words only).
+
+        Raises:
+            ModelError: the port is narrower than a word.
+        """
+        if port_bits < self.bits:
+            raise ModelError(
+                f"words of {self.bits} bits through a memory port of {port_bits} bits",
+                hint="take narrower numbers, or a board with a wider port",
+            )
         return port_bits // self.bits
 
 
