@@ -33,6 +33,7 @@ from bitwright.papers.fpga_training.barista.search import (
     best_kernel,
     best_of_layers,
     on_kernel,
+    place_layers,
     seconds_of,
 )
 from bitwright.papers.fpga_training.devices import list_boards, load_board
@@ -260,6 +261,17 @@ def test_barista_finds_the_published_kernels() -> None:
     assert (
         best_kernel(list(matrix_jobs(network)), printed, FLOAT32, sides, depths).tiles != best.tiles
     )
+
+
+def test_barista_places_layers_where_a_joule_does_more() -> None:
+    """Table 4.1, with the printed figures of the CPU: conv1 and conv2 on the FPGA."""
+    board = load_board("xcvu9p")
+    alexnet = count_network(build_model("alexnet", 10, (32, 32, 3)), (3, 32, 32), batch=128)
+    forward = [job for job in matrix_jobs(alexnet) if job.product is Product.FORWARD]
+    printed = {"conv1": 0.35, "conv2": 0.24, "conv3": 0.089, "conv4": 0.13, "conv5": 0.11}
+    placed = place_layers(best_of_layers(forward, board, FLOAT32), printed.__getitem__)
+    where = {one.layer: one.place for one in placed}
+    assert where == {"conv1": "fpga", "conv2": "fpga", **dict.fromkeys(list(printed)[2:], "cpu")}
 
 
 def test_barista_counts_all_sizes_as_it_counts_one() -> None:
