@@ -164,7 +164,7 @@ class Engine {
   std::deque<std::pair<int64_t, int64_t>> x_ends;  // cycle of the end, number
   // S.
   bool s_run = false, s_asking = false, s_burst = false, s_sending = false;
-  bool s_arrive[3] = {};  // a word was read 1, 2, 3 cycles ago
+  bool s_arrive[4] = {};  // a word was read 1, 2, 3, 4 cycles ago
   int64_t s_pending = 0, s_number = 0, s_free = STORE_PLACES, s_left = 0, s_send_left = 0;
   Bursts s_bursts;
   Request s_reading;
@@ -352,7 +352,8 @@ class Engine {
     }
     if (last) s_read.push_back(s_reading);
     s_read_fifo.step(last, taken);
-    s_words.step(s_arrive[2], sent);
+    s_words.step(s_arrive[3], sent);
+    s_arrive[3] = s_arrive[2];
     s_arrive[2] = s_arrive[1];
     s_arrive[1] = s_arrive[0];
     s_arrive[0] = reads;

@@ -99,7 +99,7 @@ module engine_units #(
   logic [511:0]               parameters;
   logic [127:0]               records;
   logic [Lanes-1:0]           write_strobes;
-  logic                       look;
+  logic                       flip, look;
   logic [$clog2(Lanes)-1:0]   look_table;
   logic [Pixels*8-1:0]        look_bytes, found_bytes;
 
@@ -114,10 +114,10 @@ module engine_units #(
     .signal_o(give[7:4]), .idle_o(execute_idle), .read_o(read), .read_rows_o(read_rows),
     .read_data_i(read_data), .weight_o(weight), .weight_row_o(weight_row),
     .weights_i(weight_words), .parameter_o(parameter_read), .parameter_row_o(parameter_row),
-    .parameter_slot_o(parameter_slot), .parameters_i(parameters), .records_i(records),
-    .look_o(look), .table_o(look_table), .bytes_o(look_bytes), .bytes_i(found_bytes),
-    .write_o(write), .write_banks_o(write_banks), .write_rows_o(write_rows),
-    .write_strobes_o(write_strobes), .write_data_o(write_data)
+    .parameter_slot_o(parameter_slot), .flip_i(flip), .parameters_i(parameters),
+    .records_i(records), .look_o(look), .table_o(look_table), .bytes_o(look_bytes),
+    .bytes_i(found_bytes), .write_o(write), .write_banks_o(write_banks),
+    .write_rows_o(write_rows), .write_strobes_o(write_strobes), .write_data_o(write_data)
   );
 
   // Unit S.
@@ -162,7 +162,7 @@ module engine_units #(
   engine_parameters #(.Rows(ParameterRows), .Width(Width)) i_parameters (
     .clk_i, .write_i(load_q[2]), .write_addr_i(ParamAddr'(load_addr_q)), .write_data_i(load_data_q),
     .read_i(parameter_read), .row_i(parameter_row), .slot_i(parameter_slot),
-    .row_o(parameters), .records_o(records)
+    .flip_o(flip), .row_o(parameters), .records_o(records)
   );
   engine_tables #(.Readers(Pixels), .Tables(Lanes)) i_tables (
     .clk_i, .write_i(load_q[3]), .write_addr_i(load_addr_q[7:0]), .write_data_i(load_data_q),
