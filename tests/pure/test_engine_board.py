@@ -58,6 +58,13 @@ def test_multipliers_go_to_post_lanes_first() -> None:
     assert dsp_blocks(ENGINES["e256-2"], 4) == 144
 
 
+def test_pixels_that_share_multipliers_take_half_of_them() -> None:
+    config = ENGINES["e2048"]  # 2 048 products of 8 bits, for 2 520 multipliers of an XCZU9EG
+    assert (dsp_blocks(config), dsp_blocks(config, paired=True)) == (2048 + 32, 1024 + 32)
+    assert fitting_dsps(ENGINES["e512"], 360, paired=True) == 8  # all of them on an XCZU3EG
+    assert fitting_dsps(ENGINES["e512"], 360) == 5
+
+
 @pytest.mark.parametrize("mhz", [25.0, 40.0, 50.0, 62.5])
 def test_cycles_keep_the_times_of_the_data_sheet(mhz: float) -> None:
     """Rows are commanded in the first clock of a cycle, columns in the second."""

@@ -18,6 +18,8 @@ from bitwright.engine.config import PARAMETER_ROW_BITS, TABLE_ENTRIES, EngineCon
 _ROWS = {9: 2048, 18: 1024, 36: 512}
 #: Words of the FIFO of unit L, which is one in block RAM.
 _LOAD_PLACES = 64
+#: Families whose multipliers have 25 bits or more beside 18, enough for two pixels (`engine_quad`).
+PAIRING_FAMILIES = frozenset({"xc7", "xcup"})
 #: 18 x 18 multipliers of a post lane, whose product has 32 x 18 bits.
 _POST_LANE = 2
 
@@ -40,20 +42,27 @@ _BASE = Resources(3664.0, 1000.0 + 2995.0)
 BOARD = Resources(1808.0, 1245.0, 0, 2)
 
 
-def dsp_blocks(config: EngineConfig, dsps: int | None = None) -> int:
+def dsp_blocks(config: EngineConfig, dsps: int | None = None, *, paired: bool = False) -> int:
     """Multipliers of the array and of the post lanes.
 
     Args:
         dsps: lanes of a dot product that are multipliers of the device; None: all.
+        paired: two pixels share one (`PAIRING_FAMILIES`).
     """
     lanes = config.lanes if dsps is None else dsps
-    return config.pixels * (config.outputs * lanes + _POST_LANE * config.post_lanes)
+    return config.pixels * _POST_LANE * config.post_lanes + lanes * _of_a_lane(config, paired)
 
 
-def fitting_dsps(config: EngineConfig, multipliers: float) -> int:
-    """Lanes of a dot product that can be multipliers of a device with so many."""
+def fitting_dsps(config: EngineConfig, multipliers: float, *, paired: bool = False) -> int:
+    """Lanes of a dot product that can be multipliers of a device with so many; `paired` as in
+    `dsp_blocks`.
+    """
     left = int(multipliers) - dsp_blocks(config, 0)
-    return max(0, min(config.lanes, left // (config.pixels * config.outputs)))
+    return max(0, min(config.lanes, left // _of_a_lane(config, paired)))
+
+
+def _of_a_lane(config: EngineConfig, paired: bool) -> int:
+    return config.pixels * config.outputs // (2 if paired else 1)
 
 
 def block_rams(config: EngineConfig) -> int:

@@ -10,6 +10,7 @@ module engine_datapath #(
   parameter int Lanes      = 8,
   parameter int Dsps       = 8,
   parameter bit Nibbles    = 1'b1,
+  parameter bit Paired     = 1'b0,
   parameter int AddrWidth  = 15,
   parameter int CoordWidth = 17,
   parameter int Rows       = 512,
@@ -103,7 +104,7 @@ module engine_datapath #(
 
   engine_array #(
     .Pixels(Pixels), .Outputs(Lanes), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles),
-    .PostLanes(PostLanes)
+    .Paired(Paired), .PostLanes(PostLanes)
   ) i_array (
     .clk_i, .rst_ni, .valid_i(valid && ready), .first_i(first), .last_i(last),
     .signed_i(is_signed), .nibbles_i(nibbles), .max_i(is_max), .kept_i(kept),

@@ -12,6 +12,7 @@ module engine_execute #(
   parameter int Lanes      = 8,
   parameter int Dsps       = 8,
   parameter bit Nibbles    = 1'b1,
+  parameter bit Paired     = 1'b0,
   parameter int AddrWidth  = 15,
   parameter int WeightRows = 1024,
   parameter int Rows       = 512,
@@ -107,8 +108,8 @@ module engine_execute #(
   );
 
   engine_datapath #(
-    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles), .AddrWidth(AddrWidth),
-    .Rows(Rows), .PostLanes(PostLanes)
+    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles),
+    .Paired(Paired), .AddrWidth(AddrWidth), .Rows(Rows), .PostLanes(PostLanes)
   ) i_datapath (
     .clk_i, .rst_ni, .slot_i, .tap_valid_i(tap_valid), .tap_pass_i(tap_pass),
     .tap_first_i(tap_first), .tap_last_i(tap_last), .tap_ready_i(tap_ready),

@@ -9,6 +9,7 @@ module engine_units #(
   parameter int Lanes         = 8,
   parameter int Dsps          = 8,
   parameter bit Nibbles       = 1'b1,
+  parameter bit Paired        = 1'b0,
   parameter int FeatureWords  = 32768,
   parameter int WeightRows    = 1024,
   parameter int ParameterRows = 512,
@@ -106,8 +107,9 @@ module engine_units #(
   assign spent_o = valid[1] & take[1] & ~go_o[1];
 
   engine_execute #(
-    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles), .AddrWidth(FeatureWidth),
-    .WeightRows(WeightRows), .Rows(ParameterRows), .PostLanes(PostLanes)
+    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles),
+    .Paired(Paired), .AddrWidth(FeatureWidth), .WeightRows(WeightRows),
+    .Rows(ParameterRows), .PostLanes(PostLanes)
   ) i_execute (
     .clk_i, .rst_ni, .slot_i(even_i), .valid_i(valid[1]), .ready_o(take[1]),
     .word_i(words[256 +: 256]), .ready_i(tokens[1]), .go_o(go_o[1]), .done_o(done_o[1]),
