@@ -149,9 +149,7 @@ def test_registers_of_their_own_stay_two(family: str, tmp_path: Path) -> None:
     reads = "".join(f"read_verilog -sv -defer {name}.sv\n" for name in ("engine_own", "wrap"))
     script = f"{reads}hierarchy -top wrap\n{COMMANDS[family]}\ntee -q -o stat.json stat -json\n"
     (tmp_path / "synth.ys").write_text(script)
-    run_tool(
-        require("yosys"), ["-s", "synth.ys"], cwd=tmp_path, log=tmp_path / "log", timeout=120
-    )
+    run_tool(require("yosys"), ["-s", "synth.ys"], cwd=tmp_path, log=tmp_path / "log", timeout=120)
     cells = json.loads((tmp_path / "stat.json").read_text())["design"]["num_cells_by_type"]
     registers = {name: n for name, n in cells.items() if "FF" in name or name.startswith("FD")}
     assert sum(registers.values()) == 8, cells

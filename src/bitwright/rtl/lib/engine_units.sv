@@ -47,6 +47,9 @@ module engine_units #(
   input  logic                 b_valid_i,
   input  logic [1:0]           b_id_i
 );
+  // Words that L may have on their way. Wide engines stand behind a memory with a long latency; on
+  // an SDRAM more than these make reads go before writes for too long.
+  localparam int LoadPlaces   = Lanes > 8 ? 256 : 64;
   localparam int FeatureWidth = $clog2(FeatureWords);
   localparam int BankWidth    = $clog2(Pixels);
   localparam int RowWidth     = FeatureWidth - BankWidth;
@@ -80,7 +83,7 @@ module engine_units #(
   logic [Width-1:0] load_data;
   logic             store_read, load_idle;
 
-  engine_load #(.Width(Width), .AddrWidth(AddrWidth)) i_load (
+  engine_load #(.Width(Width), .AddrWidth(AddrWidth), .Places(LoadPlaces)) i_load (
     .clk_i, .rst_ni, .slot_i(!even_i && !store_read), .valid_i(valid[0]), .ready_o(take[0]),
     .word_i(words[0 +: 256]), .ready_i(tokens[0]), .go_o(go_o[0]), .done_o(done_o[0]),
     .signal_o(give[3:0]), .idle_o(load_idle), .base_i, .ar_valid_o, .ar_ready_i, .ar_addr_o,
