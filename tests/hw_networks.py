@@ -326,3 +326,44 @@ def random_folding(graph: Graph, rng: np.random.Generator, most: int | None = No
                 chosen.pop("parallel_window", None)
             nodes[name] = NodeFolding.from_attrs(chosen)
     return Folding(nodes)
+
+
+def rounded_network(rng: np.random.Generator, layers: int) -> Graph:
+    """Convolutions of all kinds with accumulators that round and saturate, and the activations in
+    between; each step of a sum is one that a unit can do.
+    """
+    channels = int(rng.choice([2, 3, 4, 6]))
+    name = str(rng.choice(["int4", "uint4", "int6"]))
+    builder = GraphBuilder("rounded", INTEGER)
+    edge = builder.input("x", levels((7, 8, channels), name))
+    for layer in range(layers):
+        kind = str(rng.choice(["full", "depthwise", "grouped", "pointwise"]))
+        channels = builder.types[edge].channels
+        kernel = 1 if kind == "pointwise" else int(rng.choice([2, 3]))
+        groups = {"depthwise": channels, "grouped": 2 - channels % 2}.get(kind, 1)
+        rows = channels if groups > 1 else int(rng.choice([2, 4, 6]))
+        terms = kernel * kernel * channels // groups
+        tiles = [tile for tile in range(1, terms + 1) if terms % tile == 0]
+        if kind == "depthwise" or channels // groups == 1:
+            tiles = [1, terms]
+        bits, drop = int(rng.integers(4, 10)), int(rng.integers(0, 5))
+        low, high = -(1 << (bits - 1)), 1 << (bits - 1)
+        weight = rng.integers(-8, 8, (rows, kernel, kernel, channels // groups))
+        params = {"weight": weight, "bias": rng.integers(low, high, rows)}
+        attrs = {
+            "padding": (int(rng.integers(0, 2)),) * 4, "groups": groups, "weight_format": "int4",
+            "weight_scale": (0.5,), "tile": int(rng.choice(tiles)), "drop": drop, "bits": bits,
+        }  # fmt: skip
+        if rng.integers(2):
+            del params["bias"]
+        edge = builder.add("conv_rounded", (edge,), name=f"conv{layer}", attrs=attrs, params=params)
+        if layer + 1 < layers:
+            clip = {"lo": 0, "hi": 15, "format": "uint4", "scale": (0.5,)}
+            edge = builder.add(
+                "requant",
+                (edge,),
+                name=f"act{layer}",
+                attrs={"shift": max(0, bits - 5), "rounding": "half_up", **clip},
+                params={"multiplier": np.array([1]), "offset": np.array([0])},
+            )
+    return builder.finish(edge)

@@ -253,3 +253,27 @@ def test_regions_take_what_the_memory_has(
     """Few bytes of a table, and one pixel, became gigabytes."""
     with pytest.raises(ProgramError, match=says):
         EngineImage.from_bytes(changed(change))
+
+
+def _output_columns(table: dict[str, Any]) -> None:
+    """Words of an output's row that are more than its pixels: a host in C, which has room for the
+    pixels, wrote behind it.
+    """
+    region = table["outputs"][0]
+    height, width = (int(size) for size in region["type"].split("[")[1].split(",")[:2])
+    region["columns"] = {"image": width, "width": width + 3, "taps": 1, "step": 1, "left": 0}
+    region["pixels"] = height * (width + 3)
+    table["words"] += 1000
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [(_output_columns, "an output has columns"),
+     (lambda table: table.update(inputs=2 * table["inputs"]), "have one name"),
+     (lambda table: table.update(outputs=2 * table["outputs"]), "have one name")],
+)  # fmt: skip
+def test_regions_are_what_hosts_make_of_them(
+    change: Callable[[dict[str, Any]], None], says: str
+) -> None:
+    with pytest.raises(ProgramError, match=says):
+        EngineImage.from_bytes(changed(change))

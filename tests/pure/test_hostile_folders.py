@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,26 +21,38 @@ from PIL import Image
 
 from bitwright.base import archives
 from bitwright.base.arrays import read_array, read_npy
-from bitwright.base.errors import BitwrightError, DataError, GraphError, RecipeError
+from bitwright.base.errors import BitwrightError, DataError, GraphError, RecipeError, RunError
+from bitwright.base.files import flush
+from bitwright.base.folders import files_below, remove_folder
+from bitwright.base.made import is_own
 from bitwright.base.store import Store
 from bitwright.build.implement import read_result
 from bitwright.data import cifar, folders
 from bitwright.data.decoding import Decoding
 from bitwright.data.image_files import damaged_files
 from bitwright.data.listing import list_images
+from bitwright.explore.compare import _kind_of as kind_of_row
+from bitwright.explore.study import _kind_of, _outcome
 from bitwright.explore.sweep import check_folder
-from bitwright.explore.sweep_table import KIND
+from bitwright.explore.sweep_axes import Axis
+from bitwright.explore.sweep_table import kind_of
+from bitwright.explore.variants import Variant
 from bitwright.hw.folding import load_folding
 from bitwright.jobs import run_jobs
-from bitwright.jobs.job import SCHEMA, Job
+from bitwright.jobs.job import SCHEMA, Job, JobResult
+from bitwright.jobs.ray_task import answer_of
 from bitwright.low_precision.costs.given import read_costs
 from bitwright.papers.faces.pairs import parse_pairs
 from bitwright.papers.faces.recipe import load_matrix
+from bitwright.papers.skynet.search.measure import _KIND as OF_A_CANDIDATE
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.recipe_yaml import load_value
-from bitwright.pipeline.run_files import read_record
+from bitwright.pipeline.replan import with_earlier_plan
+from bitwright.pipeline.run_files import hash_files, locked, read_record
+from bitwright.pipeline.run_reuse import SharedStep
 from bitwright.pipeline.steps.levels import LEVELS, read_levels
 from bitwright.pipeline.steps.results import LowerResult, load_result
+from bitwright.report.scatter import Point, Scatter
 from bitwright.sim.parts import PartsSimulator
 from bitwright.sim.spec import load_design
 from bitwright.train.records import read_metrics
@@ -104,10 +117,18 @@ def test_a_result_with_other_figures_does_not_count(change: Any, tmp_path: Path)
 
 
 @pytest.mark.parametrize("value", [{}, None, 1, {"figures": 1}, {"figures": {"a": 1.0}},
-                                   {"figures": {"a": {"value": "x", "unit": ""}}}])  # fmt: skip
+                                   {"figures": {"a": {"value": "x", "unit": ""}}},
+                                   {"figures": {"a": {"value": "1", "unit": ""}}},
+                                   {"figures": {"a": {"value": math.nan, "unit": ""}}},
+                                   {"figures": {"a": {"value": math.inf, "unit": ""}}},
+                                   {"figures": {"a": {"value": 1e308, "unit": ""}}},
+                                   {"figures": {"bits": {"value": 1, "unit": ""}}},
+                                   {"figures": {"failure": {"value": 1, "unit": ""}}}])  # fmt: skip
 def test_a_result_of_another_kind_does_not_count(value: Any, tmp_path: Path) -> None:
-    """In a sweep's folder it was taken for figures: KeyError, TypeError."""
-    job = Job("n", "m:f", {}, tmp_path, kind=KIND)
+    """In a sweep's folder it was taken for figures: KeyError, TypeError, and from its plot
+    ValueError, OverflowError.
+    """
+    job = Job("n", "m:f", {}, tmp_path, kind=kind_of((Axis("bits", (1, 2)),)))
     found = {"schema": SCHEMA, **job.request, "value": value}
     (tmp_path / "result.json").write_text(json.dumps(found))
     assert job.finished() is None
@@ -116,7 +137,37 @@ def test_a_result_of_another_kind_does_not_count(value: Any, tmp_path: Path) -> 
     assert job.finished() == found | {"value": good}
 
 
-@pytest.mark.parametrize("link", ["points", "points/a", "points/a/job.log", "points/a/logs"])
+@pytest.mark.parametrize(
+    "values",
+    [(1e-308, 3e-308), (1e100, 1e100), (-1e100, 1e100), (0.0, 0.0), (1.0, 1.0 + 2e-16),
+     (5e-324, 0.0), (1e17, 1e17 + 16)],
+)  # fmt: skip
+@pytest.mark.parametrize("log", [False, True])
+def test_any_figures_can_be_drawn(values: tuple[float, float], log: bool) -> None:
+    """Two that hardly differ, or are tiny, ended in ZeroDivisionError."""
+    points = tuple(Point("p", "s", max(value, 1e-100) if log else value, value) for value in values)
+    assert "svg" in Scatter("t", "x", "y", points, log_x=log).to_svg()
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [{"latency_ms": 0}, {"latency_ms": -1}, {"interval_ms": 1e308}, {"accuracy": math.nan},
+     {"accuracy": "0.5"}],
+)  # fmt: skip
+def test_a_candidate_of_other_figures_is_not_known(figures: Any, tmp_path: Path) -> None:
+    """A time of 0 in the folder of a search ended in an error of the logarithm."""
+    job = Job("n", "m:f", {}, tmp_path, kind=OF_A_CANDIDATE)
+    value = {"accuracy": 0.5, "latency_ms": 2, "interval_ms": 1.5}
+    found = {"schema": SCHEMA, **job.request, "value": value}
+    (tmp_path / "result.json").write_text(json.dumps(found))
+    assert job.finished() == found
+    (tmp_path / "result.json").write_text(json.dumps(found | {"value": value | figures}))
+    assert job.finished() is None
+
+
+@pytest.mark.parametrize(
+    "link", ["points", "points/a", "points/a/job.log", "points/a/logs", "points/a/logs/tensorboard"]
+)
 def test_a_job_writes_through_no_link(link: str, tmp_path: Path) -> None:
     """What a job said was written over the file that ``job.log`` led to, in a sweep's folder."""
     target = tmp_path / "target"
@@ -129,7 +180,87 @@ def test_a_job_writes_through_no_link(link: str, tmp_path: Path) -> None:
     place.symlink_to(target)
     (result,) = run_jobs([Job("n", "json:dumps", {}, tmp_path / "points" / "a")], workers=1)
     assert result.failure is not None and "symbolic link" in result.failure.reason
-    assert target.read_text() == "mine" if target.is_file() else not any(target.rglob("*.*"))
+    assert target.read_text() == "mine" if target.is_file() else not any(target.iterdir())
+
+
+def test_no_file_of_a_cluster_is_written_through_a_link(tmp_path: Path) -> None:
+    """Where the machine that did a job does not see the folder, its files are put there here."""
+    (tmp_path / "target").mkdir()
+    job = Job("n", "m:f", {}, tmp_path / "points" / "a")
+    job.folder.mkdir(parents=True)
+    (job.folder / "logs").symlink_to(tmp_path / "target")
+    with pytest.raises(RunError, match="symbolic link"):
+        answer_of(job, ("{}", {"logs/metrics.jsonl": b"x"}))
+    assert not list((tmp_path / "target").iterdir())
+
+
+@pytest.mark.parametrize("link", [".shared", ".shared/steps", ".shared/steps/.locks"])
+def test_a_shared_step_is_kept_behind_no_link(link: str, tmp_path: Path) -> None:
+    """`--reuse` of a stranger's runs wrote steps to wherever ``.shared`` led, and dropped there
+    what looked like its own and was old.
+    """
+    target, runs = tmp_path / "target", tmp_path / "runs"
+    (target / "steps" / ".new-mine").mkdir(parents=True)
+    os.utime(target / "steps" / ".new-mine", (1, 1))
+    before = sorted(target.rglob("*"))
+    (runs / link).parent.mkdir(parents=True, exist_ok=True)
+    (runs / link).symlink_to(target)
+    (runs / "a" / "01-train").mkdir(parents=True)
+    (runs / "a" / "01-train" / "weights").write_text("x")
+    step = SharedStep(runs, "01-train", "key", {})
+    with pytest.raises(RunError, match="symbolic link"), step.lock(lambda _: None):
+        step.keep(runs / "a" / "01-train")
+    assert sorted(target.rglob("*")) == before
+
+
+def test_a_row_is_kept_behind_no_link(tmp_path: Path) -> None:
+    """Rows of a stranger's tables were written to, and dropped from, wherever their kind led."""
+    (tmp_path / "target").mkdir()
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "rows").symlink_to(tmp_path / "target")
+    store = Store(tmp_path / "table")
+    for use in (store.find, store.keep):
+        with pytest.raises(RunError, match="symbolic link"):
+            use("rows", "key")
+    assert not list((tmp_path / "target").iterdir())
+
+
+def test_what_an_interrupted_step_left_is_gone_on_with_behind_no_link(tmp_path: Path) -> None:
+    (tmp_path / "run" / ".work-02-train" / "logs").mkdir(parents=True)
+    (tmp_path / "run" / ".work-02-train" / "logs" / "tensorboard").symlink_to(tmp_path)
+    with pytest.raises(RunError, match="symbolic link"), locked(tmp_path / "run"):
+        pass
+
+
+def _deep(folder: Path, count: int) -> Path:
+    """So many folders inside each other: more than Python's functions that call themselves take."""
+    before = Path.cwd()
+    folder.mkdir(parents=True)
+    os.chdir(folder)
+    try:
+        for _ in range(count):
+            os.mkdir("a")
+            os.chdir("a")
+        Path("f").write_text("")
+    finally:
+        os.chdir(before)
+    return folder
+
+
+def test_folders_inside_each_other_have_a_bound(tmp_path: Path) -> None:
+    """1500 folders inside each other ended in RecursionError, wherever one was looked into."""
+    folder = _deep(tmp_path / "d", 1500)
+    assert not is_own(folder, "key")
+    job = Job("n", "m:f", {}, tmp_path / "points" / "a")
+    _deep(job.folder / "a", 1500)
+    for use in (lambda: hash_files(folder), lambda: flush(folder), lambda: job.prepare(1),
+                lambda: remove_folder(folder)):  # fmt: skip
+        with pytest.raises(RunError, match="64 folders inside each other"):
+            use()
+    assert [p.name for p in files_below(_deep(tmp_path / "less", 20))] == ["f"]
+    remove_folder(tmp_path / "less")
+    assert not (tmp_path / "less").exists()
+    subprocess.run(["rm", "-r", str(tmp_path / "d"), str(job.folder)], check=True)
 
 
 def test_a_design_has_no_100_000_files(tmp_path: Path) -> None:
@@ -276,3 +407,47 @@ def test_a_design_names_its_files_without_going_back(tmp_path: Path) -> None:
     (folder / "design.json").write_text(json.dumps(table))
     with pytest.raises(GraphError, match="which is not in the folder"):
         load_design(folder)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"ss": np.ones(3, bool)}, {"ss": np.ones(3, bool), "ptq": np.ones(2, bool)},
+     {"ptq": np.array([np.nan])}, {"ptq": np.array(True)}, {"ptq": np.ones(0, bool)}],
+)  # fmt: skip
+def test_what_a_job_tells_of_images_is_looked_at(wrong: Any, tmp_path: Path) -> None:
+    """An arm or images that were missing in the folder of a study were KeyError and ValueError."""
+    np.savez_compressed(tmp_path / "right.npz", **wrong)
+    with pytest.raises(RunError, match="each test image"):
+        _outcome(JobResult("n", tmp_path), "ptq")
+    job = Job("n", "m:f", {}, tmp_path, kind=_kind_of(("ptq", "ss")))
+    value = {"ptq": {"train": 1, "test": 1, "epochs": 1}}
+    (tmp_path / "result.json").write_text(json.dumps({"schema": 1, **job.request, "value": value}))
+    assert job.finished() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"row": 1}, {"size": 0}, {"size": "x"}, {"accuracy": {"value": math.nan, "error": None}},
+     {"accuracy": {"error": 1}}, {"other": 1}, {"format": "int5"}],
+)  # fmt: skip
+def test_a_row_of_another_kind_is_made_again(change: Any, tmp_path: Path) -> None:
+    """KeyError, TypeError, ValueError of `formats compare` in a folder of a stranger's rows."""
+    row = {
+        "format": "int4", "activation": "uint8", "method": "default", "size": 10, "loss": None,
+        "accuracy": {"value": 0.5, "error": 0.1},
+    }  # fmt: skip
+    store, kind = Store(tmp_path), kind_of_row(Variant("int4", "uint8", method="default"))
+    kept = {"variant": "v", "row": change["row"] if "row" in change else row | change}
+    store.keep("rows", "key", kept)
+    found = store.find("rows", "key", kind)
+    assert (found is None) == bool(change) and (tmp_path / "rows" / "key").exists() != bool(change)
+    assert found is None or found.value == kept
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["named pipe", "device"])
+def test_the_earlier_recipe_of_a_run_is_a_file(kind: str, tmp_path: Path) -> None:
+    """``recipe.yaml`` of a point that a stranger gave away was waited for, or read whole."""
+    recipe = load_recipe("digits", ["hardware.budget=null", "hardware.target_fps=1000"])
+    _put(kind, tmp_path / "recipe.yaml")
+    assert with_earlier_plan(recipe, tmp_path) is recipe

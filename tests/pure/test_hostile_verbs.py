@@ -307,7 +307,7 @@ def test_a_concatenation_of_one_value_many_times_is_looked_at_once(
 # --- figures of a design, RTL in folders, files of the kernel -------------------------------------
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf, 1e300, 1e-320])
 @pytest.mark.parametrize("field", ["clock_mhz", "baud", "interval"])
 def test_what_figures_are_divided_by_is_a_figure(field: str, wrong: float, tmp_path: Path) -> None:
     """`kpi --design` and `board` divide by what ``result.json`` of a stranger says."""
@@ -359,6 +359,27 @@ def test_rtl_of_a_design_folder_is_made_again_however_it_is_named(
     rtl.mkdir()
     (rtl / "design.json").write_text("{}")
     assert own_rtl(find_subject(rtl), no_progress) == rtl
+
+
+@pytest.mark.parametrize("link", ["map", "map/rtl"])
+@pytest.mark.parametrize("named", ["", "map/rtl"])
+def test_rtl_of_a_design_folder_is_made_again_wherever_it_lies(
+    link: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link in the place of ``map`` made a folder of the user's own RTL of it, which was run."""
+    rtl = tmp_path / "other" / "rtl"
+    rtl.mkdir(parents=True)
+    (rtl / "design.json").write_text("{}")
+    (tmp_path / "map").mkdir() if link != "map" else None
+    (tmp_path / link).symlink_to(rtl.parent if link == "map" else rtl)
+    builder = GraphBuilder("g", INTEGER)
+    kind = TensorType((2,), parse_format("uint4"), (1.0,), 0, 15)
+    save_graph(builder.finish(builder.input("x", kind)), tmp_path / "graph.bwg")
+    monkeypatch.setattr(board_subject, "map_design", lambda *_: Path("made"))
+    assert own_rtl(find_subject(tmp_path / named), no_progress) == Path("made/rtl")
+    (tmp_path / "step.json").write_text("{}")  # no design folder any more, and no RTL of the user's
+    with pytest.raises(RunError, match=r"has no RTL|no design folder"):
+        own_rtl(find_subject(tmp_path / named), no_progress)
 
 
 def test_what_only_seems_to_be_rtl_and_a_step_is_neither(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies import GraphLimits, integer_graphs
 
-from bitwright.base.errors import DataError, ModelError, NoHardware, TargetError
+from bitwright.base.errors import DataError, ModelError, NoHardware, RunError, TargetError
 from bitwright.cli import entry
 from bitwright.engine.compiler import compile_graph
 from bitwright.engine.compiler.front import network_of
@@ -182,6 +182,19 @@ def test_levels_between_the_parts_are_those_of_the_data(tmp_path: Path) -> None:
     assert design.levels is not None
     between = graph.run(feeds, edges=True)["act1"]
     assert np.array_equal(design.levels["act1"], between)
+
+
+def test_a_part_is_written_behind_no_link(tmp_path: Path) -> None:
+    """`split --out F` of a stranger's folder wrote and dropped files where a part led."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "levels.npz").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "part-2-accelerator").symlink_to(elsewhere)
+    found = placement_for(network_with(), HardwareSection(), most=2)
+    with pytest.raises(RunError, match="symbolic link"):
+        write_split(found, DesignSettings(), tmp_path / "out")
+    assert [path.name for path in elsewhere.iterdir()] == ["levels.npz"]
 
 
 def test_nothing_for_the_accelerator_is_an_error() -> None:

@@ -147,7 +147,7 @@ def test_a_policy_that_is_none_is_refused(policy: Any, words: str) -> None:
         ({"rounding": "sideways"}, "rounding"),
         ({"accumulator": "int1"}, "expected exact, float32, or intN with N from 2 to 64"),
         ({"accumulator": "wide"}, "'wide' is no accumulator"),
-        ({"engine": "gpu"}, "'auto', 'emulated' or 'integer'"),
+        ({"engine": "gpu"}, "no engine 'gpu'; known: auto, emulated, integer"),
         ({"float_epochs": -1}, "greater than or equal to 0"),
         ({"lr_every": 0}, "greater than or equal to 1"),
         ({"rules": [{"position": "first"}]}, "changes nothing"),

@@ -35,7 +35,7 @@ TABLE = Table("Formats & more", COLUMNS, ROWS, ("10 % of the images.",))
 def test_markdown_rounds_for_people_and_escapes_bars() -> None:
     text = TABLE.to_markdown()
     assert "| e4m3 | 98.05 \u00b1 0.20 % | -0.15 | 47\u202f736 | - |" in text
-    assert "| a\\|b <i> | 50.00 % | 0.00 | - | \u00d74.02 |" in text
+    assert "| a\\|b &lt;i> | 50.00 % | 0.00 | - | \u00d74.02 |" in text
     assert "|---|---:|---:|---:|---:|" in text
     assert "* accuracy: top-1" in text
 
@@ -147,3 +147,17 @@ def _box(text: ElementTree.Element) -> tuple[float, float, float, float]:
     width = 5.5 * len(text.text or "")
     left = x - {"start": 0.0, "middle": width / 2, "end": width}[text.get("text-anchor", "start")]
     return left, y - 9, left + width, y + 2
+
+
+def test_no_text_of_a_table_becomes_html_or_more_lines(tmp_path: Path) -> None:
+    """Names of figures and machines come from results in a folder that may be a stranger's."""
+    wrong = "<img src=x onerror=alert(1)>\n\n# <!-- other\u2028words"
+    column = Column("a", wrong, about=wrong)
+    table = Table("T", (column,), ({"a": wrong}, {"a": "<0.01 | <1"}), (wrong,))
+    paths = write_report(
+        tmp_path, "x", title="t", lead=wrong, sections=[Section(table)], facts={wrong: wrong}
+    )
+    text = paths["md"].read_text()
+    assert "<img" not in text and "<!--" not in text and "&lt;img" in text
+    assert [line for line in text.splitlines() if line.startswith("#")] == ["# t", "## T"]
+    assert "| <0.01 \\| <1 |" in text

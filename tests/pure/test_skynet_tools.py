@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 
 import numpy as np
 import pytest
 from tests import hw_networks
+from tests.skynet_networks import folded
 
 from bitwright.base.errors import DataError, ModelError
 from bitwright.formats import parse_format
 from bitwright.ir import Graph
+from bitwright.papers.skynet.fixed_graph import fixed_graph, levels_of
 from bitwright.papers.skynet.fixed_point import FixedTypes, evaluate_fixed, rounded
 from bitwright.papers.skynet.fusion import (
     Window,
@@ -69,26 +70,6 @@ def test_every_window_of_a_graph_is_in_one_chain(name: str) -> None:
     named = [window.name for chain in chains for window in chain]
     wanted = {n.name for n in graph if n.op in ("conv", "max_pool", "sum_pool")}
     assert len(named) == len(set(named)) and set(named) == wanted
-
-
-def folded(seed: int) -> OrderedDict[str, tuple[np.ndarray, np.ndarray]]:
-    """Weights of a network with SkyNet's bundles and few channels."""
-    rng = np.random.default_rng(seed)
-    layers: OrderedDict[str, tuple[np.ndarray, np.ndarray]] = OrderedDict()
-
-    def bundle(name: str, inputs: int, outputs: int) -> None:
-        layers[f"{name}.0"] = rng.normal(0, 0.4, (inputs, 1, 3, 3)), rng.normal(0, 0.3, inputs)
-        weight = rng.normal(0, 1.5 / inputs**0.5, (outputs, inputs, 1, 1))
-        layers[f"{name}.3"] = weight, rng.normal(0, 0.3, outputs)
-
-    bundle("model_p1.0", 3, 4)
-    bundle("model_p1.2", 4, 5)
-    bundle("model_p1.4", 5, 6)
-    bundle("model_p2.1", 6, 7)
-    bundle("model_p2.2", 7, 8)
-    bundle("model_p3.0", 8 + 4 * 6, 4)
-    layers["model_p3.1"] = rng.normal(size=(10, 4, 1, 1)), np.zeros(10)
-    return layers
 
 
 def by_reference(w: Mapping[str, tuple[np.ndarray, np.ndarray]], x: np.ndarray) -> np.ndarray:
@@ -154,6 +135,26 @@ def test_narrow_fixed_point_rounds_where_the_program_does() -> None:
     found = module._depthwise(rounded(images, types.maps), *layers["model_p1.0.0"], types)
     assert np.array_equal(found[0] * 64, codes)
     assert np.array_equal(module._pointwise(found, *layers["model_p1.0.3"], types)[0], first)
+
+
+@pytest.mark.parametrize("tile", [1, 2, 32])
+def test_the_graph_has_the_emulation_s_numbers(tile: int) -> None:
+    """To the last bundle and the head, to saturation, and of the bundles alone."""
+    types = FixedTypes(tile=tile)
+    images = np.random.default_rng(4).uniform(-4, 4, (2, 3, 16, 24))
+    graph = fixed_graph(folded(5), (16, 24, 3), types)
+    (out,) = graph.outputs
+    found = graph.run({"image": levels_of(images, types.maps)})[out]
+    wanted = evaluate_fixed(folded(5), images, types)
+    assert (found == levels_of(wanted, types.sums)).all()
+    assert graph.types[out].scale == (parse_format(types.sums).lsb,)
+    part = fixed_graph(folded(5), (16, 24, 3), types, 2)
+    found = part.run({"image": levels_of(images, types.maps)})[part.outputs[0]]
+    assert (found == levels_of(evaluate_fixed(folded(5), images, types, 2), types.maps)).all()
+    with pytest.raises(ModelError, match="0 bundles, of 6"):
+        fixed_graph(folded(5), (16, 24, 3), types, 0)
+    with pytest.raises(ModelError, match="accumulators of fixed<12,8>"):
+        fixed_graph(folded(5), (16, 24, 3), FixedTypes(sums="fixed<12,8>"))
 
 
 def test_every_number_is_of_its_type() -> None:

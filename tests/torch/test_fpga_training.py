@@ -7,6 +7,7 @@ Figures: the worked examples and tables of Vink 2023 (specification 004, 3.1, 4.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -32,10 +33,11 @@ from bitwright.papers.fpga_training.barista.search import (
     best_kernel,
     best_of_layers,
     on_kernel,
+    place_layers,
     seconds_of,
 )
 from bitwright.papers.fpga_training.devices import list_boards, load_board
-from bitwright.papers.fpga_training.fpgpt import engine, explore, kernel
+from bitwright.papers.fpga_training.fpgpt import engine, explore, kernel, studies
 from bitwright.papers.fpga_training.fpgpt.cover import fewest_kernels
 from bitwright.papers.fpga_training.fpgpt.cycles import cycles
 from bitwright.papers.fpga_training.fpgpt.resources import partitions, place
@@ -261,6 +263,17 @@ def test_barista_finds_the_published_kernels() -> None:
     )
 
 
+def test_barista_places_layers_where_a_joule_does_more() -> None:
+    """Table 4.1, with the printed figures of the CPU: conv1 and conv2 on the FPGA."""
+    board = load_board("xcvu9p")
+    alexnet = count_network(build_model("alexnet", 10, (32, 32, 3)), (3, 32, 32), batch=128)
+    forward = [job for job in matrix_jobs(alexnet) if job.product is Product.FORWARD]
+    printed = {"conv1": 0.35, "conv2": 0.24, "conv3": 0.089, "conv4": 0.13, "conv5": 0.11}
+    placed = place_layers(best_of_layers(forward, board, FLOAT32), printed.__getitem__)
+    where = {one.layer: one.place for one in placed}
+    assert where == {"conv1": "fpga", "conv2": "fpga", **dict.fromkeys(list(printed)[2:], "cpu")}
+
+
 def test_barista_counts_all_sizes_as_it_counts_one() -> None:
     board = load_board("xcvu9p")
     jobs = [
@@ -343,6 +356,38 @@ def test_best_kernel_is_the_best_of_all() -> None:
                 assert cycles(job, made).total >= best.cycles
 
 
+def test_many_kernels_are_counted_as_one_is() -> None:
+    """Cycles of every unit, memory and whether it fits: side by side and one at a time."""
+    board = load_board("ecp5-85k")
+    for job in small_jobs()[::7]:
+        found = explore.tried(job, board, kernel.fixed_point(8))
+        other = small_jobs()[3 if job.product is not Product.GRAD_WEIGHT else 4]
+        counted, fit = cycles(job, found.kernel), kernel.fits(found.kernel, other)
+        for which in range(0, len(found.cycles), 97):
+            one = found.kernel.at(which)
+            assert one == kernel.kernel_for(job, one.columns, one.rows, one.numbers, 32)
+            alone = cycles(job, one)
+            assert place(one, board) is not None and alone.total == found.cycles[which]
+            for unit in ("inp", "kern", "out", "array", "inp_decode", "kern_feed"):
+                value = np.broadcast_to(getattr(counted, unit), np.shape(found.cycles))[which]
+                assert value == getattr(alone, unit)
+            assert kernel.fits(one, other) == np.broadcast_to(fit, np.shape(found.cycles))[which]
+
+
+@pytest.mark.slow
+def test_googlenet_runs_on_the_published_number_of_kernels() -> None:
+    """170 convolutions, none slower than on its own best kernel, on 30 kernels of a whole card."""
+    network = count_network(
+        build_model("googlenet_imagenet", 1000, (224, 224, 3)), (3, 224, 224), batch=256
+    )
+    card = load_board("u250").model_copy(update={"slrs": 1})
+    begin = time.monotonic()
+    sharing = explore.Sharing(list(convolution_jobs(network)), card, kernel.FLOAT32, 0.0)
+    groups = fewest_kernels(sharing)
+    assert time.monotonic() - begin < 120
+    assert len(groups) == 30 and sum(len(group.members) for group in groups) == 170
+
+
 def test_layer_that_no_kernel_fits_names_the_memory() -> None:
     """As VGG on FPGPT: all of KERN, or a whole weight gradient, must lie on the chip."""
     work = LayerWork(
@@ -362,3 +407,31 @@ def test_boards_are_described() -> None:
         assert load_board(name).source
     with pytest.raises(TargetError, match="training board"):
         load_board("u280")
+
+
+def test_studies() -> None:
+    """Relations that hold whatever the figures are."""
+    board, jobs, numbers = load_board("ecp5-85k"), small_jobs()[::5], kernel.fixed_point(8)
+    found = studies.latencies(jobs[0], board, numbers)
+    assert found.cycles[0] == explore.best_kernel(jobs[0], board, numbers).cycles
+    assert (np.diff(found.cycles) >= 0).all() and len(found.best(50).cycles) == 50
+    curve = studies.penalties(jobs, board, numbers, [0.0, 0.2])
+    assert curve[0].penalty == 0 and curve[1].kernels <= curve[0].kernels
+    assert 0 <= curve[1].penalty <= 0.2
+    rate = studies.throughput(jobs, board, numbers)
+    assert rate.with_host < rate.mean <= rate.peak
+    assert rate.seconds * rate.mean == pytest.approx(2e-9 * sum(job.macs for job in jobs))
+    assert rate.hours(7200, 16) == pytest.approx(rate.seconds * 450 / 3600)
+    points = studies.ideal_boards(jobs, board, numbers, [1, 2], [1, 2], [1, 2])
+    assert len(points) == 6  # bandwidth grows no faster than memory
+    best = studies.pareto(points)
+    assert best[-1].gops == max(p.gops for p in points) and best[0].gops <= best[-1].gops
+    errors = studies.model_errors(jobs[:3], [kernel_of(job) for job in jobs[:3]])
+    assert {job.product.value for job in jobs[:3]} == set(errors)
+    for error in errors.values():
+        assert error.smallest <= error.mean <= error.largest < 0.2
+        assert error.histogram(4)[0].sum() == len(error.values)
+
+
+def kernel_of(job: ConvolutionJob) -> kernel.Kernel:
+    return kernel.kernel_for(job, 8, 8, kernel.FLOAT32, 512)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from bitwright.base import memory
 from bitwright.base.errors import BitwrightError, DataError, ModelError
 from bitwright.cli import entry
+from bitwright.cli.options import recipe_source
 from bitwright.interop.caffe.files import parse_prototxt
 from bitwright.interop.caffe.layers import BLOBLESS, READERS
 from bitwright.interop.caffe.read import network_of_net
@@ -34,6 +35,8 @@ from bitwright.models import build_model
 from bitwright.models.catalog import ModelSpec
 from bitwright.models.memory import Held, without_numbers
 from bitwright.models.tensors import load_plain, load_tensors
+from bitwright.pipeline.export_network import read_model, read_quantized, trained_run
+from bitwright.pipeline.recipe import load_recipe
 from bitwright.quantize import Policy, apply
 from bitwright.train.checkpoint import save_checkpoint
 from bitwright.train.teacher_outputs import read_outputs
@@ -374,3 +377,38 @@ def test_a_file_has_no_more_tensors_than_networks_have(tmp_path: Path) -> None:
     path.write_bytes(save({str(number): torch.zeros(1) for number in range(20_001)}))
     with pytest.raises(DataError, match="20001 tensors, at most 20000"):
         load_tensors(path)
+
+
+@pytest.mark.parametrize(
+    "marks", [("02-train", "05-quantize"), ("run.json",), ("run.json", "02-train")]
+)
+@pytest.mark.parametrize(
+    "read",
+    [
+        read_model,
+        read_quantized,
+        trained_run,
+        lambda place: load_recipe(*recipe_source(str(place))),
+    ],
+)
+def test_a_design_folder_is_no_run_whatever_lies_in_it(
+    read: Callable[[Path], Any], marks: tuple[str, ...], tmp_path: Path
+) -> None:
+    """`export` of a folder with a graph ran what its recipe named, as if it were a run."""
+    (tmp_path / "graph.bwg").write_text("")
+    (tmp_path / "evil_of_a_run.py").write_text(f"open({str(tmp_path / 'HARM')!r}, 'w')\n")
+    fields = {
+        "name": "x", "data": {"name": "digits"}, "model": {"name": "evil_of_a_run:net"},
+        "quant": {"weight": "int4", "activation": "uint4"},
+        "train": {"float": {"epochs": 1, "batch_size": 32, "lr": 0.1}},
+    }  # fmt: skip
+    (tmp_path / "recipe.yaml").write_text(json.dumps(fields))
+    for mark in marks:
+        if mark == "run.json":
+            (tmp_path / mark).write_text(json.dumps({"schema": 1, "recipe_dir": "."}))
+        else:
+            (tmp_path / mark).mkdir()
+            (tmp_path / mark / "step.json").write_text("{}")
+    with pytest.raises(BitwrightError):
+        read(tmp_path)
+    assert not (tmp_path / "HARM").exists()

@@ -23,6 +23,8 @@ APART = (
     "alexnet",
     "alexnet_imagenet",
     "googlenet_imagenet",
+    "squeezenet",
+    "squeezenet_imagenet",
     "resnet18_imagenet",
     "densenet121",
     "densenet201",

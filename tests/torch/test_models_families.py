@@ -34,6 +34,8 @@ def parameters(model: nn.Module) -> int:
         # A widely used one for CIFAR has 6 166 250: 7 904 biases in front of batch norms
         ("googlenet", {}, 10, CIFAR, 6_166_250 - 7_904),
         ("googlenet_imagenet", {"tower": "3x3"}, 1000, IMAGENET, 6_624_904),  # as torchvision's
+        ("squeezenet_imagenet", {}, 1000, IMAGENET, 1_248_424),  # as torchvision's, and the next
+        ("squeezenet_imagenet", {"form": "1.1"}, 1000, IMAGENET, 1_235_496),
         ("mobilenet", {}, 1000, IMAGENET, 4_231_976),  # as Keras's trainable ones
         ("mobilenet", {"width": 0.25}, 1000, IMAGENET, 470_072),
         ("mobilenet_cifar", {}, 10, CIFAR, 3_217_226),

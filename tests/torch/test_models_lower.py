@@ -85,6 +85,8 @@ def exact_graph(
             {"width": 0.125},
             {"conv": 57, "concat": 9, "max_pool": 13, "dense": 1},
         ),
+        ("squeezenet", {"width": 0.25}, {"conv": 26, "concat": 8, "max_pool": 3}),
+        ("squeezenet_imagenet", {"width": 0.25}, {"conv": 26, "concat": 8, "max_pool": 3}),
         ("mobilenet_cifar", {"width": 0.25}, {"conv": 27, "dense": 1, "sum_pool": 1}),
         ("mobilenet", {"width": 0.25}, {"conv": 27, "dense": 1}),
     ],

@@ -64,6 +64,7 @@ def test_the_names_of_products_are_those_of_the_arithmetic() -> None:
         ("googlenet_imagenet", (224, 224, 3), 57, 170),
         ("resnet20", (32, 32, 3), 21, 62),
         ("alexnet_imagenet", (224, 224, 3), 5, 14),
+        ("squeezenet_imagenet", (224, 224, 3), 26, 77),
     ],
 )
 def test_the_products_of_known_networks(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO, TypeVar
 
 from bitwright.base.errors import DataError, RunError
+from bitwright.base.folders import entries_below
 from bitwright.base.regular import kind_of, open_regular
 
 T = TypeVar("T")
@@ -350,13 +351,12 @@ def sha256_file(path: Path) -> str:
 
 def flush(folder: Path) -> None:
     """Flush all files of a folder to disk, so that an index never outlives what it vouches for."""
-    for path in (folder, *folder.rglob("*")):
-        if path.is_symlink():
-            continue
-        if path.is_dir():
-            flush_entries(path)
-        elif path.is_file():
-            with path.open("rb") as file:
+    flush_entries(folder)
+    for entry in entries_below(folder):
+        if entry.is_dir(follow_symlinks=False):
+            flush_entries(Path(entry.path))
+        elif entry.is_file(follow_symlinks=False):
+            with open(entry.path, "rb") as file:
                 os.fsync(file.fileno())
 
 

@@ -8,11 +8,11 @@ Who gets a folder from somebody else, or has emptied the cache, makes the result
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 
+from bitwright.base.errors import RunError
 from bitwright.base.files import sha256_file
+from bitwright.base.folders import entries_below
 from bitwright.base.store import Store, content_key
 
 _KIND = "made"
@@ -57,17 +57,16 @@ def _sizes(folder: Path) -> Sizes | None:
     found: Sizes = {}
     if folder.is_symlink() or not folder.is_dir():
         return None
-    for base, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            path = Path(base, name)
-            status = path.lstat()
-            if stat.S_ISREG(status.st_mode):
-                found[path.relative_to(folder).as_posix()] = status.st_size
-            elif not stat.S_ISDIR(status.st_mode):
+    try:
+        for entry in entries_below(folder):
+            if entry.is_file(follow_symlinks=False):
+                size = entry.stat(follow_symlinks=False).st_size
+                found[Path(entry.path).relative_to(folder).as_posix()] = size
+            elif not entry.is_dir(follow_symlinks=False) or len(found) > _MOST_FILES:
                 return None
-        if len(found) > _MOST_FILES:
-            return None
-    return found
+    except (RunError, OSError):  # deeper than any of ours, or it goes just now
+        return None
+    return None if len(found) > _MOST_FILES else found
 
 
 def _hashes(folder: Path, sizes: Sizes) -> dict[str, str]:

@@ -43,14 +43,16 @@ BUILT_IN = (
     "bitwright.papers.dpu",
     "bitwright.papers.bnn_soc",
     "bitwright.papers.skynet",
+    "bitwright.papers.fpga_training",
 )
 ENTRY_POINTS = "bitwright.plugins"
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 #: Modules of users that were imported here, and files that they name: where each lay, what it said.
 _IMPORTED: dict[str, tuple[Path, str]] = {}
 Kind = Literal[
-    "metrics", "benchmarks", "models", "commands", "recipes", "schemas", "presets", "platforms"
-]
+    "metrics", "benchmarks", "models", "commands", "recipes", "schemas", "presets", "platforms",
+    "engines", "devices",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ class Plugin:
             (`quantize.presets`).
         platforms: functions from a `explore.bench.subject.BenchSubject` and `SweepSettings` to
             points of a sweep, by a model: rows of `bitwright bench` beside what is measured.
+        engines: functions without arguments (or classes) that give a
+            `low_precision.arithmetic.geometry.Engine`, by the name that ``low_precision.engine``
+            of a recipe has.
+        devices: functions without arguments (or classes) that give a
+            `low_precision.costs.model.Accelerator`, by its name.
     """
 
     metrics: Mapping[str, str] = field(default_factory=dict)
@@ -82,6 +89,8 @@ class Plugin:
     schemas: Mapping[str, str] = field(default_factory=dict)
     presets: Mapping[str, str] = field(default_factory=dict)
     platforms: Mapping[str, str] = field(default_factory=dict)
+    engines: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache

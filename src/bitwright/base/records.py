@@ -3,17 +3,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from bitwright.base.figures import Resources
 
-#: A clock in MHz, bits a second of a line, clock cycles: figures that others are divided by come
-#: from records that may be anybody's.
-Mhz = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Baud = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+#: A clock in MHz, bits a second of a line, clock cycles, and any other figure: records may be
+#: anybody's, and others are divided by them, or they are drawn. A target that knows no bound of its
+#: clock is far below these.
+Mhz = Annotated[float, Field(ge=1e-9, le=1e15)]
+Baud = Annotated[float, Field(ge=1e-9, le=1e15)]
+Finite = Annotated[float, Field(ge=-1e100, le=1e100)]
+Positive = Annotated[float, Field(ge=1e-100, le=1e100)]
 Cycles = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+def is_of(kind: TypeAdapter[Any] | None, value: object) -> bool:
+    """Whether a JSON value that may be anybody's is of a kind as it is, a text of a figure being no
+    figure. None: any is.
+    """
+    try:
+        return kind is None or kind.validate_json(json.dumps(value), strict=True) is not None
+    except ValidationError:
+        return False
 
 
 class Record(BaseModel):

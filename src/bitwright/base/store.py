@@ -34,7 +34,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bitwright.base.errors import DataError
+from pydantic import TypeAdapter
+
+from bitwright.base.errors import DataError, RunError
 from bitwright.base.files import (
     cache_root,
     exclusive,
@@ -45,6 +47,8 @@ from bitwright.base.files import (
     read_bytes,
     sha256_file,
 )
+from bitwright.base.folders import check_no_links, entries_below, remove_folder
+from bitwright.base.records import is_of
 from bitwright.base.regular import open_regular
 
 _log = logging.getLogger(__name__)
@@ -121,14 +125,22 @@ class Store:
         """Where an entry lies, if there is one."""
         return (cache_root() if self._root is None else self._root) / kind / key
 
-    def find(self, kind: str, key: str) -> Entry | None:
-        """A whole entry; None if there is none. A damaged one is dropped."""
+    def find(self, kind: str, key: str, of: TypeAdapter[Any] | None = None) -> Entry | None:
+        """A whole entry; None if there is none. A damaged one is dropped.
+
+        Args:
+            of: what its value must be (`bitwright.base.records.is_of`); another one is damaged.
+
+        Raises:
+            RunError: it lies behind a link (see `_check_links`).
+        """
+        self._check_links(kind)
         folder = self.folder(kind, key)
         for _ in range(_LOOKS):  # what is not whole may have been put there, or dropped, just now
             seen = _identity(folder)
             if seen is None or not self._is_trusted(folder):
                 return None
-            if (entry := _whole(folder)) is not None:
+            if (entry := _whole(folder)) is not None and is_of(of, entry.value):
                 with suppress(OSError):  # another user's
                     os.utime(folder / _INDEX)  # the least recently used go first
                 return entry
@@ -154,9 +166,9 @@ class Store:
 
         Raises:
             OSError: the store cannot be written.
+            RunError: it would be written behind a link (see `_check_links`).
         """
-        folder = self.folder(kind, key)
-        _make(folder.parent)
+        folder = self._make(kind) / key
         new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=_NEW))
         try:
             hashes = {}
@@ -239,10 +251,10 @@ class Store:
 
         Raises:
             OSError: the lock file cannot be made.
+            RunError: it would lie behind a link.
         """
-        locks = self.folder(kind, _LOCKS)
-        _make(locks.parent)
-        locks.mkdir(exist_ok=True)
+        self._make(kind)
+        locks = self._make(f"{kind}/{_LOCKS}")
         with exclusive(locks / key, wait_s=math.inf, waiting=waiting, remove=True):
             yield
 
@@ -253,6 +265,29 @@ class Store:
             seen: only the folder of this identity, not one that was put there since.
         """
         _remove(self.folder(kind, key), seen)
+
+    def _make(self, kind: str) -> Path:
+        """The folder of a kind, made if need be.
+
+        Raises:
+            RunError: as `_check_links`.
+        """
+        self._check_links(kind)
+        place = self.folder(kind, "")
+        _make(place)
+        return place
+
+    def _check_links(self, kind: str) -> None:
+        """In an experiment's folder, which may be a stranger's, no part of a kind's name is a link:
+        what lies where it leads is not the store's to write, or to drop. In the user's own cache
+        folder it may be one.
+
+        Raises:
+            RunError: it is.
+        """
+        if self._root is not None:
+            names = Path(kind).parts
+            check_no_links(*(self._root.joinpath(*names[: n + 1]) for n in range(len(names))))
 
     def _is_trusted(self, folder: Path) -> bool:
         """Whether an entry may be read: what lies in an experiment's folder, a colleague's perhaps,
@@ -285,13 +320,13 @@ class Store:
         entries = []
         before = time.time() - _LEFT_S
         for folder in newest.parent.iterdir():
-            with suppress(OSError):  # it goes just now
+            with suppress(OSError, RunError):  # it goes just now, or is none of ours
                 if folder.name.startswith(_NEW):
                     if folder.stat().st_mtime < before:
-                        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+                        remove_folder(folder)  # of a process that was killed
                     continue
                 used = (folder / _INDEX).stat().st_mtime
-                size = sum(path.stat().st_size for path in folder.rglob("*"))
+                size = sum(e.stat(follow_symlinks=False).st_size for e in entries_below(folder))
                 entries.append((folder == newest, used, size, folder))
         total = sum(size for _, _, size, _ in entries)
         for is_newest, _, size, folder in sorted(entries):
@@ -405,7 +440,7 @@ def _remove(folder: Path, seen: tuple[int, int, int] | None = None) -> None:
             aside.rename(folder)  # it was put there just now
     except OSError:
         pass
-    shutil.rmtree(aside, ignore_errors=True)
+    remove_folder(aside)
 
 
 def _copy(source: Path, target: Path, link: bool) -> None:

@@ -58,6 +58,8 @@ _SHELL_FILES = (
 _LIBRARY_FILES = ("stream_fifo.sv", "mem_ram.sv", "stream_check.sv")
 _PHASE = 1 << 16  # steps of a bit on the line
 _MAX_BAUD_ERROR = 0.02
+#: As `bitwright.host.description.Description` has them.
+_MOST_MHZ, _MOST_BAUD = 1e6, 1e9
 _LEAST_CLOCKS_PER_BIT = 8  # of the receiver, which takes three samples of each
 _BUFFER_BITS = 11  # of the input store: one block RAM of an ECP5
 _PAUSE_BITS = 20
@@ -176,8 +178,13 @@ def choose_line(clock_mhz: float, wanted: int) -> LineTiming:
     bit, so its own rate is off by 0.1 % at most, and each bit by a clock.
 
     Raises:
-        TargetError: the clock makes no such rate within 2 %.
+        TargetError: the clock makes no such rate within 2 %, or there is no such clock or line.
     """
+    if clock_mhz > _MOST_MHZ or wanted > _MOST_BAUD:
+        raise TargetError(
+            f"a clock of {clock_mhz:g} MHz and a line of {wanted:g} baud",
+            hint=f"at most {_MOST_MHZ:g} MHz and {_MOST_BAUD:g} baud",
+        )
     baud = float(wanted)
     while baud * _LEAST_CLOCKS_PER_BIT > clock_mhz * 1e6:
         baud /= 2

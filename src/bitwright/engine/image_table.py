@@ -123,6 +123,11 @@ class ImageTable(Strict):
                 f"{self.instructions} instructions for {len(self.layers)} layers, and there are "
                 f"{instructions}"
             )
+        if any(region.columns is not None for region in self.outputs):
+            raise ValueError("an output has columns, which inputs alone have")
+        for regions in (self.inputs, self.outputs):
+            if len({region.edge for region in regions}) < len(regions):
+                raise ValueError("two inputs or outputs have one name")
         if words > self.words:
             raise ValueError(f"{words} words of data in a memory of {self.words}")
         found = set(channels)

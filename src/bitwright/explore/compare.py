@@ -13,12 +13,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, TypeAdapter
 
 from bitwright.base.errors import FormatError, ModelError, RecipeError
 from bitwright.base.figures import Measured
 from bitwright.base.plugins import own_code
 from bitwright.base.progress import Progress, no_progress
+from bitwright.base.records import Finite
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
 from bitwright.base.trust import module_folders
@@ -247,7 +250,7 @@ def _kept_or_made(
     key: str,
 ) -> dict[str, Value]:
     store = Store(request.out)
-    kept = store.find(_ROWS, key)
+    kept = store.find(_ROWS, key, _kind_of(variant))
     if kept is not None:
         row = {name: value_from_json(value) for name, value in kept.value["row"].items()}
         return {**row, **_costs(variant)}  # looked up, not measured here: never kept
@@ -258,6 +261,31 @@ def _kept_or_made(
     stored = {k: v.to_json() if isinstance(v, Measured) else v for k, v in row.items()}
     store.keep(_ROWS, key, {"variant": variant.name, "row": stored})
     return {**row, **_costs(variant)}
+
+
+class _Measured(BaseModel):
+    value: Finite
+    error: Finite | None
+
+
+class _Kept(BaseModel):
+    variant: str
+    row: dict[str, bool | Finite | str | _Measured | None]
+
+
+def _kind_of(variant: Variant) -> TypeAdapter[Any]:
+    """What is kept of a variant, whose folder may be a stranger's."""
+
+    def checked(kept: _Kept) -> _Kept:
+        row = kept.row
+        wrong = not {column.key for column in COLUMNS}.issuperset(row)
+        wrong |= any(row.get(name) != value for name, value in chosen(variant).items())
+        size = row.get("size")
+        if wrong or not ((isinstance(size, int | float) and size > 0) or "accuracy" not in row):
+            raise ValueError("no row of this variant")
+        return kept
+
+    return TypeAdapter(Annotated[_Kept, AfterValidator(checked)])
 
 
 def _costs(variant: Variant) -> dict[str, Value]:

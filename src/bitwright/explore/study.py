@@ -12,16 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, TypeAdapter
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter
 
 from bitwright.base.arrays import read_npz
 from bitwright.base.errors import RecipeError, RunError
 from bitwright.base.figures import Measured
 from bitwright.base.plugins import own_code
 from bitwright.base.progress import Progress, no_progress
+from bitwright.base.records import Finite
 from bitwright.base.source import code_key
 from bitwright.base.statistics import mean_difference, mean_of, share_of
 from bitwright.base.store import content_key
@@ -42,13 +43,14 @@ from bitwright.train.config import PHASES
 
 
 class _Arm(BaseModel):
-    train: float
-    test: float
-    epochs: int
+    train: Finite
+    test: Finite
+    epochs: Annotated[int, Field(ge=0, lt=1 << 31)]
 
 
 _Found = Mapping[tuple[int | None, int], JobResult]
 """Finished jobs by width and seed."""
+_MOST = 1e100  # of a figure of an image
 _JOBS = "bitwright.explore.study_jobs"
 _VERSIONS = ("python", "torch", "numpy", "lightning-fabric")
 _COLUMNS = (
@@ -190,8 +192,19 @@ def _arms_job(request: StudyRequest, bits: int | None, seed: int, version: str) 
         "run": str((request.out / f"seed-{seed}" / "float" / "run").resolve()),
     }
     folder = request.out / f"seed-{seed}" / name
-    kind = TypeAdapter(dict[str, _Arm])
+    kind = _kind_of(request.arms)
     return Job(f"seed {seed}, {name}", f"{_JOBS}:train_arms", arguments, folder, kind=kind)
+
+
+def _kind_of(arms: Sequence[str]) -> TypeAdapter[Any]:
+    """What the job of a seed's arms gives back: figures of each."""
+
+    def checked(found: dict[str, _Arm]) -> dict[str, _Arm]:
+        if not found.keys() >= set(arms):
+            raise ValueError("an arm is missing")
+        return found
+
+    return TypeAdapter(Annotated[dict[str, _Arm], AfterValidator(checked)])
 
 
 def _named(progress: Progress, what: str) -> Progress:
@@ -271,9 +284,18 @@ def _difference(results: Sequence[JobResult], arm: str, other: str) -> Measured:
 
 
 def _outcome(result: JobResult, arm: str) -> Outcome:
-    right = read_npz(result.folder / RIGHT, "biuf")[arm]
-    whole = right.dtype == np.bool_
-    return Outcome(share_of(right) if whole else mean_of(right), right, np.empty(0))
+    found = read_npz(result.folder / RIGHT, "biuf")
+    first = next(iter(found.values()), np.empty(0))
+    right = found.get(arm, np.empty(0))
+    whole = right.ndim == 1 and right.size and right.shape == first.shape
+    if not whole or not (np.abs(right.astype(float)) <= _MOST).all():
+        raise RunError(
+            f"does not tell of each test image what {arm} made of it",
+            where=str(result.folder / RIGHT),
+            hint="delete the folder, and run the study again",
+        )
+    shares = right.dtype == np.bool_
+    return Outcome(share_of(right) if shares else mean_of(right), right, np.empty(0))
 
 
 def _formats(request: StudyRequest, bits: int | None) -> str:

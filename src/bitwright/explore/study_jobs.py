@@ -8,7 +8,6 @@ it goes on from what an earlier attempt left.
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, regular_bytes
+from bitwright.base.folders import remove_folder
 from bitwright.explore.changes import recipe_of
 from bitwright.pipeline.run_files import digest_of, read_record
 from bitwright.pipeline.steps.names import step_folder
@@ -38,6 +38,7 @@ ARMS = {
     QKD: "self-study, co-study, then tutor-study with the teacher that studied along",
 }
 RIGHT = "right.npz"
+_MOST_MARK = 1 << 10
 #: What the process of a job imports, see `jobs.forks`.
 PRELOAD = ("torch._dynamo", "bitwright.train.loop", "bitwright.quantize")
 
@@ -95,10 +96,14 @@ def _forget_others(folder: Path, version: str) -> None:
     with other settings.
     """
     mark = folder / ".version"
-    if not mark.is_file() or mark.read_text(encoding="utf-8") != version:
+    try:
+        known = regular_bytes(mark, most=_MOST_MARK)
+    except OSError:
+        known = b""
+    if known != version.encode():
         for place in folder.iterdir():
             if place.is_dir():
-                shutil.rmtree(place)
+                remove_folder(place)
         atomic_write(mark, version)
 
 

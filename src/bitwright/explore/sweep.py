@@ -30,7 +30,7 @@ from bitwright.base.version import __version__
 from bitwright.data import DataSplits
 from bitwright.explore.changes import job_arguments, recipe_of
 from bitwright.explore.sweep_axes import Axis, SweepPoint, shown
-from bitwright.explore.sweep_table import KIND, Outcome, sections_of
+from bitwright.explore.sweep_table import Outcome, kind_of, sections_of
 from bitwright.jobs import Job, JobResult, OnResult, check_options, run_jobs
 from bitwright.jobs.job import RESULT
 from bitwright.pipeline.api import Pipeline
@@ -218,12 +218,13 @@ def _jobs(request: SweepRequest, progress: Progress) -> list[Job]:
         BitwrightError: the data, the model or the policy of a point cannot be used.
     """
     jobs, rounds = [], []
+    kind = kind_of(request.axes)
     seen: Counter[str] = Counter()
     for point, keys in zip(request.points, _keys(request, progress), strict=True):
         folder = request.out / _POINTS / point.folder
         arguments = {**job_arguments(point.recipe), "until": request.until}
         call = f"{run_point.__module__}:{run_point.__name__}"
-        job = Job(point.title, call, arguments, folder, keys[request.until], KIND)
+        job = Job(point.title, call, arguments, folder, keys[request.until], kind)
         if job.finished() is not None and not _is_done(folder, request.until, keys):
             (folder / RESULT).unlink(missing_ok=True)  # its run directory is no longer there
         jobs.append(job)

@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import AfterValidator, BaseModel, TypeAdapter
 
+from bitwright.base.records import Finite
 from bitwright.base.statistics import mean_of
 from bitwright.explore.sweep_axes import Axis, SweepPoint, short, shown
 from bitwright.jobs import JobResult
@@ -31,8 +32,12 @@ _ABOUT = {
 }
 
 
+#: Columns that are no figures and no axes.
+_OTHERS = ("seeds", "seconds", "attempts", "run", "failure")
+
+
 class _Figure(BaseModel):
-    value: float
+    value: Finite
     unit: str
 
 
@@ -40,8 +45,16 @@ class _Figures(BaseModel):
     figures: dict[str, _Figure]
 
 
-#: What the job of a point gives back.
-KIND = TypeAdapter(_Figures)
+def kind_of(axes: Sequence[Axis]) -> TypeAdapter[Any]:
+    """What the job of a point gives back: figures, none of which is called as another column is."""
+    taken = {*_OTHERS, *(axis.key for axis in axes)}
+
+    def checked(found: _Figures) -> _Figures:
+        if not taken.isdisjoint(found.figures):
+            raise ValueError("a figure is called as another column of the table is")
+        return found
+
+    return TypeAdapter(Annotated[_Figures, AfterValidator(checked)])
 
 
 @dataclass(frozen=True)

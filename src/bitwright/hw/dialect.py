@@ -26,9 +26,10 @@ from bitwright.ir import (
     window_shape,
 )
 from bitwright.ir.dialect import TypeRule
+from bitwright.ir.integer import ROUNDED
 from bitwright.ir.kernels import pad_image, windows
 from bitwright.ir.op_common import Arrays, Types, image_shape, need
-from bitwright.ir.op_products import add_bias, infer_product
+from bitwright.ir.op_products import add_bias, infer_product, infer_rounded, run_rounded
 
 RAM_STYLES = ("auto", "distributed", "block")
 MULT_STYLES = ("auto", "lut", "dsp")
@@ -109,12 +110,17 @@ def _infer_matvec(node: Node, types: Types) -> Types:
     rows, columns = weight.shape
     divides(node, "pe", rows // groups, "MH, output channels of a group")
     divides(node, "simd", columns, "MW, matrix columns")
+    if node.integer("bits"):
+        rules.check_step(node)
+        return infer_rounded(node, tensor, tensor.shape[:-1], groups)
     return infer_product(node, tensor, tensor.shape[:-1], groups)
 
 
 def _run_matvec(node: Node, types: Types, arrays: Arrays) -> Arrays:
     groups, weight = node.integer("groups"), node.params["weight"]
     vectors = arrays[0].reshape(*arrays[0].shape[:-1], groups, -1)
+    if node.integer("bits"):
+        return run_rounded(node, vectors, groups)
     parts = [vectors[..., g, :] @ w.T for g, w in enumerate(np.split(weight, groups))]
     return add_bias(node, np.concatenate(parts, axis=-1))
 
@@ -188,6 +194,13 @@ _WEIGHTS = {
     "weight_format": AttrSpec("str", "number format of the weights"),
     "weight_scale": AttrSpec("floats", "real value of a weight's level 1", (1.0,)),
 }
+#: Of `conv_rounded`; an exact accumulator has 0 bits.
+_ROUNDED = {
+    name: AttrSpec(
+        spec.kind, f"{spec.meaning}; 0: it is exact" if name == "bits" else spec.meaning, 0
+    )
+    for name, spec in ROUNDED.items()
+}
 
 _POOL = {
     "window": AttrSpec("int", "pixels of a window; 0: all pixels of the image are one"),
@@ -247,6 +260,7 @@ _OPS = (
         _run_matvec,
         attrs={
             **_WEIGHTS,
+            **_ROUNDED,
             "groups": AttrSpec("int", "products of a pixel, one after the other", 1),
             "mem_mode": _MODE,
             "port_bits": AttrSpec("int", "external: width of the memory port", 0),
@@ -273,6 +287,7 @@ _OPS = (
         rules.run_depthwise,
         attrs={
             **_WEIGHTS,
+            **_ROUNDED,
             "pe": PE,
             "simd": AttrSpec("int", "pixels of a window a cycle: 1, or all", 1),
             "ram_style": _RAM,

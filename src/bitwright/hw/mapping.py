@@ -18,6 +18,7 @@ from bitwright.hw.blocks import (
     blocks_of,
     divisors,
 )
+from bitwright.hw.blocks.products import ProductUnit
 from bitwright.hw.dataflow import DIRECT_BEATS
 from bitwright.hw.external import WeightMemory, check_modes, place_weights
 from bitwright.hw.fifos import insert_fifos, is_fifo_name
@@ -123,12 +124,15 @@ def apply_folding(hardware: Graph, folding: Folding, options: MapOptions) -> Gra
 def _choice(hardware: Graph, node: Node, folding: Folding) -> NodeFolding:
     block = block_of(hardware, node)
     choice = resolve_reuse(folding.of(node.name, node.op), block)
+    if isinstance(block, ProductUnit) and choice.simd is None and block.tile > 1:
+        return replace(choice, simd=block.tile)
     if not isinstance(block, Window):
         return choice
     if block.out_pixels and choice.parallel_window is None:
         (unit,) = hardware.consumers(node.output)
         asked = folding.of(unit.name, unit.op)
-        if asked.pe is not None and (asked.simd or 1) > 1:
+        steps = asked.simd or 1 if asked.pe is not None else 1
+        if max(steps, unit.integer("tile") if "tile" in unit.attrs else 1) > 1:
             choice = replace(choice, parallel_window=1)
     if choice.parallel_window and choice.simd is None:
         choice = replace(choice, simd=block.input_type.channels)
@@ -278,6 +282,12 @@ def _checked(hardware: Graph, node: Node) -> Block:
             f"DspPE={node.integer('dsp_pe')} is more than PE={node.integer('pe')}",
             where=f"folding, {node.name}",
             hint="it is how many of the PE rows multiply in DSP blocks",
+        )
+    if isinstance(folded, ProductUnit) and folded.rounds and folded.simd != folded.tile:
+        raise RecipeError(
+            f"SIMD={folded.simd}, but its sum is rounded after every {folded.tile} products",
+            where=f"folding, {node.name}",
+            hint=f"SIMD={folded.tile}: other steps would give other numbers",
         )
     if isinstance(folded, ParallelWindow):
         _check_parallel(folded)

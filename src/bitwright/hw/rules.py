@@ -3,17 +3,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from bitwright.ir import INTEGER, IntArray, Node, TensorType, dot_interval
 from bitwright.ir.op_common import Arrays, Types, image_shape, need
-from bitwright.ir.op_products import add_bias, check_product
+from bitwright.ir.op_products import add_bias, check_product, infer_rounded, run_rounded
 
 
 def divides(node: Node, attr: str, total: int, what: str) -> None:
     """Raises GraphError unless an attribute is a number of lanes that divides `total`."""
     lanes = node.integer(attr)
     need(lanes >= 1 and total % lanes == 0, f"{attr}={lanes} does not divide {total} ({what})")
+
+
+def check_step(node: Node) -> None:
+    """Raises GraphError unless a step of a rounded sum is one of the unit."""
+    tile, simd = node.integer("tile"), node.integer("simd")
+    need(tile == simd, f"steps of {tile} products in an accumulator that rounds, but simd={simd}")
 
 
 def _depthwise_sizes(node: Node) -> tuple[int, int]:
@@ -46,8 +54,14 @@ def infer_depthwise(node: Node, types: Types) -> Types:
     scale = _channel_scale(node, tensor, channels, window)
     count = max(len(scale), len(factors))
     each = scale * (count // len(scale)), factors * (count // len(factors))
-    lo, hi = dot_interval(weight, tensor.lo, tensor.hi, bias).final.hull
     out_scale = tuple(a * b for a, b in zip(*each, strict=True))
+    if node.integer("bits"):
+        check_step(node)
+        alone = replace(tensor, scale=(1.0,))
+        (kind,) = infer_rounded(node, alone, tensor.shape[:-1], channels)
+        factor = 2.0 ** node.integer("drop")
+        return (replace(kind, scale=tuple(factor * s for s in out_scale)),)
+    lo, hi = dot_interval(weight, tensor.lo, tensor.hi, bias).final.hull
     return (TensorType((*tensor.shape[:-1], channels), None, out_scale, lo, hi),)
 
 
@@ -66,6 +80,9 @@ def run_depthwise(node: Node, types: Types, arrays: Arrays) -> Arrays:
     channels, window = _depthwise_sizes(node)
     lanes = _depthwise_lanes(node)
     x = arrays[0].reshape(*arrays[0].shape[:-1], channels // lanes, window, lanes)
+    if node.integer("bits"):
+        vectors = np.swapaxes(x, -1, -2).reshape(*x.shape[:-3], channels, window)
+        return run_rounded(node, vectors, channels)
     weight = node.params["weight"].reshape(channels // lanes, lanes, window)
     out = (x * weight.transpose(0, 2, 1)).sum(axis=-2).reshape(*arrays[0].shape[:-1], channels)
     return add_bias(node, out)

@@ -247,10 +247,30 @@ def _map_conv(node: Node, streams: _Streams) -> None:
     stream = _add_window(node, streams, stream, shape)
     params = {**node.params, "weight": weight.reshape(rows, -1)}
     attrs = {key: node.attrs[key] for key in ("weight_format", "weight_scale")}
+    if node.op == "conv_rounded":
+        attrs |= _rounded(node, kernel_h * kernel_w * columns, depthwise=depthwise)
     if depthwise:
         streams.emit(node, [stream], "depthwise", attrs, params)
     else:
         streams.emit(node, [stream], "matvec", {**attrs, "groups": groups}, params)
+
+
+def _rounded(node: Node, terms: int, *, depthwise: bool) -> dict[str, Attr]:
+    """Attributes of a unit whose accumulator rounds: a step of the sum is one of the unit.
+
+    Raises:
+        ModelError: no unit has such steps.
+    """
+    tile = min(node.integer("tile"), terms)
+    if terms % tile or (depthwise and tile not in (1, terms)):
+        raise _no_hardware(
+            node,
+            f"{terms} products of a sum in steps of {tile} have no hardware",
+            "a channel's own products are added one by one or all at once"
+            if depthwise
+            else f"take a divisor of {terms}: every step of the unit adds as many",
+        )
+    return {"tile": tile, "simd": tile, **{name: node.integer(name) for name in ("drop", "bits")}}
 
 
 def _map_dense(node: Node, streams: _Streams) -> None:
@@ -373,6 +393,7 @@ def _map_space_to_depth(node: Node, streams: _Streams) -> None:
 
 _MAPPERS: dict[str, Callable[[Node, _Streams], None]] = {
     "conv": _map_conv,
+    "conv_rounded": _map_conv,
     "dense": _map_dense,
     "threshold": _map_activation,
     "requant": _map_activation,

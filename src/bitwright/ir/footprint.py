@@ -23,6 +23,7 @@ _COPIES = 2
 #: A table, and what is made of it on the way to that of a step.
 _TABLES = 3
 _BYTE = 256
+_CONVOLUTIONS = ("conv", "conv_rounded")
 #: Operations on elements for one frame of a graph that only a file asks for, about a nanosecond
 #: each: VGG-16 on images of 224 x 224 has 15 thousand million products.
 MOST_WORK = 20_000_000_000
@@ -53,16 +54,20 @@ def _besides(graph: Graph, node: Node) -> int:
     """Numbers that a window makes before it slides: its padded image, some rows of its patches;
     and those of tables that are spread to all channels.
     """
-    if node.op not in ("conv", "max_pool", "sum_pool"):
+    if node.op not in (*_CONVOLUTIONS, "max_pool", "sum_pool"):
         return _spread(graph.types[node.inputs[0]], node)
     source, result = graph.types[node.inputs[0]], graph.types[node.output]
     found, padding = 0, node.ints("padding")
     if any(padding):
         found += padded_size(source, padding)
-    if node.op == "conv":
+    if node.op in _CONVOLUTIONS:
         weight = node.params["weight"]
         row = result.shape[1] * prod(weight.shape[1:])
-        found += min(max(row, STRIP // _BYTES), row * result.shape[0])
+        every = row * result.shape[0]
+        if node.op == "conv":
+            found += min(max(row, STRIP // _BYTES), every)
+        else:  # all patches, once more in the order of their sums, and sums on their way
+            found += _COPIES * (every * node.integer("groups") + result.size)
     return found
 
 
@@ -74,7 +79,7 @@ def _spread(source: TensorType, node: Node) -> int:
     columns = [value.shape[1] for value in node.params.values() if value.ndim == 2]
     if "multiplier" in node.params and source.hi - source.lo < _BYTE:
         columns.append(source.hi - source.lo + 1)
-    known = node.op not in ("conv", "dense")
+    known = node.op not in (*_CONVOLUTIONS, "dense")
     return _TABLES * source.channels * max(columns) if known and columns else 0
 
 

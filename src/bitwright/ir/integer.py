@@ -14,6 +14,21 @@ _WEIGHT_SCALE = AttrSpec("floats", "real value of a weight's level 1, one or one
 _FORMAT = AttrSpec("str", "number format of the output")
 _SCALE = AttrSpec("floats", "real value of the output's level 1", (1.0,))
 _BIAS = ParamSpec("(O,)", "added to the accumulator", optional=True)
+_CONV = {
+    "stride": _STRIDE,
+    "padding": _PADDING,
+    "dilation": AttrSpec("ints", "(vertical, horizontal)", (1, 1)),
+    "groups": AttrSpec("int", "channel groups", 1),
+    "weight_format": _WEIGHT_FORMAT,
+    "weight_scale": _WEIGHT_SCALE,
+}
+_CONV_WEIGHT = ParamSpec("(O, KH, KW, I/groups)", "levels")
+#: Of accumulators that round.
+ROUNDED = {
+    "tile": AttrSpec("int", "products added in one step"),
+    "drop": AttrSpec("int", "bits that a step's sum loses"),
+    "bits": AttrSpec("int", "of the accumulator, two's complement"),
+}
 _WINDOW = {
     "kernel": AttrSpec("ints", "(height, width)"),
     "stride": AttrSpec("ints", "(vertical, horizontal)"),
@@ -39,15 +54,19 @@ _OPS = (
         1,
         op_products.infer_conv,
         op_products.run_conv,
-        attrs={
-            "stride": _STRIDE,
-            "padding": _PADDING,
-            "dilation": AttrSpec("ints", "(vertical, horizontal)", (1, 1)),
-            "groups": AttrSpec("int", "channel groups", 1),
-            "weight_format": _WEIGHT_FORMAT,
-            "weight_scale": _WEIGHT_SCALE,
-        },
-        params={"weight": ParamSpec("(O, KH, KW, I/groups)", "levels"), "bias": _BIAS},
+        attrs=_CONV,
+        params={"weight": _CONV_WEIGHT, "bias": _BIAS},
+    ),
+    OpSpec(
+        "conv_rounded",
+        "convolution, zero padding, in an accumulator of fixed point: it begins with the bias; the "
+        "sum of `tile` products in order (kh, kw, c), divided by 2^drop and rounded to the nearest "
+        "with ties upwards, is added at a time, and it saturates to `bits` signed bits each time",
+        1,
+        op_products.infer_conv_rounded,
+        op_products.run_conv_rounded,
+        attrs={**_CONV, **ROUNDED},
+        params={"weight": _CONV_WEIGHT, "bias": _BIAS},
     ),
     OpSpec(
         "dense",

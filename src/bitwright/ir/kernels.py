@@ -56,6 +56,33 @@ def conv2d(
     return result
 
 
+def rounded_sums(
+    vectors: IntArray, weight: IntArray, bias: IntArray, tile: int, drop: int, bits: int
+) -> IntArray:
+    """Sums of products in an accumulator of fixed point. It begins with the bias; what is added in
+    one step is the exact sum of `tile` products, rounded by 2^drop to the nearest with ties
+    upwards; after each step it saturates to `bits` bits in two's complement.
+
+    Args:
+        vectors: ``(..., G, K)``, of each group its elements in the order in which they are added.
+        weight: ``(G, R, K)``.
+        bias: ``(G, R)`` levels of the accumulator.
+
+    Returns:
+        ``(..., G, R)``
+    """
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    columns = np.moveaxis(vectors, -2, 0)
+    shape = columns.shape[1:-1]
+    columns = columns.reshape(len(weight), -1, weight.shape[-1])
+    sums = np.broadcast_to(bias[:, None], (len(weight), columns.shape[1], weight.shape[1]))
+    for start in range(0, weight.shape[-1], tile):
+        part = slice(start, start + tile)
+        added = columns[..., part] @ np.swapaxes(weight[..., part], 1, 2)
+        sums = np.clip(sums + round_shift(added, drop, "half_up"), low, high)
+    return np.moveaxis(sums.reshape(len(weight), *shape, -1), 0, -2)
+
+
 def max_pool(
     x: IntArray,
     kernel: tuple[int, ...],

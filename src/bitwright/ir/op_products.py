@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from math import prod
+
+import numpy as np
+
 from bitwright.formats import parse_format
 from bitwright.ir import kernels
 from bitwright.ir.intervals import dot_interval
@@ -98,6 +102,52 @@ def run_conv(node: Node, types: Types, arrays: Arrays) -> Arrays:
         node.integer("groups"),
     )
     return add_bias(node, out)
+
+
+#: Bits of an accumulator that rounds, and of what it drops.
+_MOST_BITS = 32
+
+
+def infer_rounded(node: Node, tensor: TensorType, shape: tuple[int, ...], groups: int) -> Types:
+    """Type of sums in an accumulator that rounds and saturates: `tile`, `drop` and `bits` of the
+    node; see `kernels.rounded_sums`.
+    """
+    check_product(node)
+    weight, bias = node.params["weight"], node.params.get("bias")
+    tile, drop, bits = (node.integer(name) for name in ("tile", "drop", "bits"))
+    need(tile >= 1, f"a step of {tile} products")
+    need(0 <= drop <= _MOST_BITS, f"{drop} bits are dropped, expected 0 to {_MOST_BITS}")
+    need(2 <= bits <= _MOST_BITS, f"an accumulator of {bits} bits, expected 2 to {_MOST_BITS}")
+    need(tensor.code_format is None and not tensor.is_bipolar, "a rounded sum is one of integers")
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    fits = bias is None or (low <= bias.min() and bias.max() <= high)
+    need(bool(fits), f"a bias lies outside of the accumulator's [{low}, {high}]")
+    rows = weight.shape[0]
+    scale = tuple(s * 2.0**drop for s in dot_scale(node, tensor, groups, rows))
+    return (TensorType((*shape, rows), None, scale, low, high),)
+
+
+def run_rounded(node: Node, vectors: IntArray, groups: int) -> Arrays:
+    """Of vectors ``(..., groups, K)``, in the order in which products are added."""
+    weight = node.params["weight"].reshape(groups, -1, vectors.shape[-1])
+    bias = node.params.get("bias", np.zeros(weight.shape[0] * weight.shape[1], np.int64))
+    tile, drop, bits = (node.integer(name) for name in ("tile", "drop", "bits"))
+    sums = kernels.rounded_sums(vectors, weight, bias.reshape(groups, -1), tile, drop, bits)
+    return (sums.reshape(*vectors.shape[:-2], -1),)
+
+
+def infer_conv_rounded(node: Node, types: Types) -> Types:
+    (exact,) = infer_conv(node, types)
+    return infer_rounded(node, types[0], exact.shape[:-1], node.integer("groups"))
+
+
+def run_conv_rounded(node: Node, types: Types, arrays: Arrays) -> Arrays:
+    kernel, groups = node.params["weight"].shape[1:3], node.integer("groups")
+    padded = kernels.pad_image(arrays[0], node.ints("padding"), 0)
+    patches = kernels.windows(padded, kernel, node.ints("stride"), node.ints("dilation"))
+    split = patches.reshape(*patches.shape[:3], prod(kernel), groups, -1)
+    vectors = np.moveaxis(split, -2, -3)
+    return run_rounded(node, vectors.reshape(*vectors.shape[:-2], -1), groups)
 
 
 def infer_dense(node: Node, types: Types) -> Types:

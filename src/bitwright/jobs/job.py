@@ -17,10 +17,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.files import atomic_write, parse_json, regular_bytes
+from bitwright.base.folders import check_no_links
+from bitwright.base.records import is_of
 
 SCHEMA = 1
 JOB, LOG, RESULT, FAILURE, LOCK = "job.json", "job.log", "result.json", "failure.json", ".job.lock"
@@ -62,16 +64,10 @@ class Job:
         found = _read(self.folder / RESULT)
         if found is None or found.get("schema") != SCHEMA or not _is_told(found):
             return None
-        if not self._is_kind(found.get("value")):
+        if not is_of(self.kind, found.get("value")):
             return None
         asked = json.loads(json.dumps(self.request))
         return found if all(found.get(key) == value for key, value in asked.items()) else None
-
-    def _is_kind(self, value: object) -> bool:
-        try:
-            return self.kind is None or self.kind.validate_python(value) is not None
-        except ValidationError:
-            return False
 
     def other_call(self) -> str:
         """The function that made the ``result.json`` in the folder, if it is not this job's."""
@@ -99,8 +95,9 @@ class Job:
         """
         fields = {"schema": SCHEMA, "name": self.name, **self.request, "threads": threads}
         try:
+            check_no_links(self.folder.parent, self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._check_links()
+            check_no_links(self.folder.parent, self.folder, below=True)
             for name in (RESULT, FAILURE):
                 (self.folder / name).unlink(missing_ok=True)
             atomic_write(self.folder / JOB, json.dumps(fields, indent=1) + "\n")
@@ -110,16 +107,6 @@ class Job:
                 where=str(error.filename or self.folder),
                 hint="name a folder that you may write to, on a disk with room",
             ) from error
-
-    def _check_links(self) -> None:
-        """Whoever made the folder may be a stranger, whose job is gone on with here."""
-        for place in (self.folder.parent, self.folder, *self.folder.iterdir()):
-            if place.is_symlink():
-                raise RunError(
-                    "is a symbolic link, by which a job would write elsewhere",
-                    where=str(place),
-                    hint="remove it, or put a folder or file of its own in its place",
-                )
 
 
 @dataclass(frozen=True)

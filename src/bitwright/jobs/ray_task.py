@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import shutil
 import tempfile
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -19,6 +18,7 @@ from pathlib import Path, PurePosixPath
 import bitwright
 from bitwright.base.errors import BitwrightError, ToolError
 from bitwright.base.files import atomic_write
+from bitwright.base.folders import check_no_links, files_below, remove_folder
 from bitwright.jobs.job import LOCK, RESULT, Job, JobFailure, JobResult
 from bitwright.jobs.process import Limits, run_job
 
@@ -84,7 +84,7 @@ def run_task(request: str) -> tuple[str, Files]:
         files = {}
         result = JobResult(job.name, job.folder, failure=JobFailure.of(error), attempts=1)
     if not sees:
-        shutil.rmtree(job.folder, ignore_errors=True)
+        remove_folder(job.folder)
     return json.dumps(result.to_json()), files
 
 
@@ -93,9 +93,12 @@ def answer_of(job: Job, answer: tuple[str, Files]) -> JobResult:
 
     Raises:
         ToolError: a file would lie outside the job's folder.
+        RunError: as `check_no_links`.
         OSError: the files cannot be written.
     """
     text, files = answer
+    if files:
+        check_no_links(job.folder.parent, job.folder, below=True)
     for name in sorted(files, key=lambda name: (name == RESULT, name)):
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:
@@ -132,7 +135,7 @@ def _files(folder: Path) -> Files:
     Raises:
         ToolError: they are too large to be sent.
     """
-    paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != LOCK]
+    paths = [path for path in files_below(folder) if path.name != LOCK]
     size = sum(path.stat().st_size for path in paths)
     if size > _MAX_BYTES:
         raise ToolError(

@@ -27,15 +27,25 @@ from pydantic import (
 
 from bitwright.base.described import Strict
 from bitwright.base.errors import FormatError, RecipeError
+from bitwright.base.plugins import plugged
+from bitwright.base.trust import is_plugin
 from bitwright.formats import parse_rounding
 from bitwright.low_precision.arithmetic.accumulators import parse_accumulator
 from bitwright.low_precision.ladder import FLOAT32, check_rising, parse_level
-from bitwright.low_precision.settings import POLICIES, AnyPolicy, MuppetSettings, PolicySettings
+from bitwright.low_precision.settings import (
+    POLICIES,
+    AnyPolicy,
+    GmSettings,
+    MuppetSettings,
+    PolicySettings,
+)
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.spec import Role
 
 #: In ``quant`` of a recipe: the formats that the network was trained in.
 AS_TRAINED = "as_trained"
+#: Engines of ours, or the choice between them; the others are plugged in.
+OWN_ENGINES = ("auto", "emulated", "integer")
 _Count = Annotated[int, Field(ge=1, le=100_000)]
 _Epochs = Annotated[int, Field(ge=0, le=100_000)]
 
@@ -53,8 +63,9 @@ class LowPrecision(Strict):
             takes. Weight gradients always are.
         accumulator: ``exact``: as wide as it takes; ``intN``: refused where a sum might not fit;
             ``float32`` for formats that are no integers.
-        engine: who multiplies: ``integer``, ``emulated``, or whichever is faster. The numbers are
-            the same.
+        engine: who multiplies: ``integer``, ``emulated``, or whichever is faster (``auto``); or a
+            simulated accelerator by its name; or your own, ``package.module:function`` without
+            arguments. The numbers are the same.
         norms: batch norm and ReLU of a training step on a CPU, in float32 throughout: ``fast``, in
             C, or those of ``torch``; the numbers differ in their last bits.
         float_epochs: length of the last phase, at the top of the ladder; ``epochs`` of the training
@@ -80,7 +91,7 @@ class LowPrecision(Strict):
     rounding: str = "stochastic"
     results: bool = False
     accumulator: str = "exact"
-    engine: Literal["auto", "emulated", "integer"] = "auto"
+    engine: str = "auto"
     norms: Literal["fast", "torch"] = "fast"
     float_epochs: _Epochs = 45
     lr_every: _Count = 15
@@ -128,6 +139,17 @@ class LowPrecision(Strict):
         policy = info.data.get("policy")  # not there if it is wrong itself
         return value if policy is None else tuple(policy.levels_used(value))
 
+    @field_validator("engine")
+    @classmethod
+    def _is_an_engine(cls, value: str) -> str:
+        known = (*OWN_ENGINES, *plugged("engines"))
+        if value not in known and not is_plugin(value):
+            raise ValueError(
+                f"no engine {value!r}; known: {', '.join(known)}; your own is written "
+                "package.module:function"
+            )
+        return value
+
     @field_validator("rounding")
     @classmethod
     def _is_a_rounding(cls, value: str) -> str:
@@ -153,6 +175,15 @@ class LowPrecision(Strict):
         for name in known.get("ladder", ()) if "rounding" in known and "results" in known else ():
             level_policy(name, known["rounding"], results=known["results"], rules=value)
         return value
+
+    @model_validator(mode="after")
+    def _has_times(self) -> LowPrecision:
+        if isinstance(self.policy, GmSettings) and self.device is None:
+            raise ValueError(
+                "the policy gm weighs time against error: name the device whose time it is, such "
+                "as device: fpgpt-u250"
+            )
+        return self
 
     @property
     def float_level(self) -> int | None:

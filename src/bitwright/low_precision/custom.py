@@ -118,6 +118,10 @@ class CustomPolicy(PrecisionPolicy):
     def after_step(self, step: StepSeen) -> Assignment | None:
         return self._call("after_step", int | Mapping | None, step)
 
+    def watched(self) -> Mapping[tuple[str, str], tuple[int, ...]]:
+        found: Mapping[tuple[str, str], tuple[int, ...]] = self._call("watched", Mapping)
+        return found
+
     def lr_factor(self, epoch: int) -> float:
         return float(self._call("lr_factor", int | float, epoch))
 

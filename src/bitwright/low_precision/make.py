@@ -12,6 +12,7 @@ from bitwright.low_precision.settings import (
     BaselineSettings,
     CustomSettings,
     FixedSettings,
+    GmSettings,
     MixedSettings,
     MuppetSettings,
     RandomSettings,
@@ -33,6 +34,11 @@ def make_policy(settings: LowPrecision, plan: Plan) -> PrecisionPolicy:
         lr_divisor=settings.lr_divisor,
     )
     chosen = settings.policy
+    if isinstance(chosen, GmSettings):
+        from bitwright.low_precision.gm import Gm
+
+        climbs = chosen.climbed(settings.ladder)
+        return Gm(plan, chosen, tuple(settings.ladder.index(level) for level in climbs))
     if isinstance(chosen, MuppetSettings):
         from bitwright.low_precision.muppet import Muppet
 

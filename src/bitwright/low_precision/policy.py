@@ -42,6 +42,8 @@ class Plan:
         names: of the levels; without them their numbers.
         lr_every, lr_divisor: in the last phase the learning rate is divided by ``lr_divisor`` every
             ``lr_every`` epochs.
+        seconds: (layer, product) -> of a step at each level, on the device of the settings; empty
+            without one.
     """
 
     layers: tuple[str, ...]
@@ -54,6 +56,7 @@ class Plan:
     names: tuple[str, ...] = ()
     lr_every: int = 15
     lr_divisor: float = 10.0
+    seconds: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def last_level(self) -> int:
@@ -96,11 +99,15 @@ class StepSeen:
     Attributes:
         epoch, batch: from 0; the batch within the epoch.
         gradients: by layer, of the weights.
+        errors: of the products that `PrecisionPolicy.watched` names, at each of the levels named
+            there: the relative error that rounding the result to it would make,
+            ``|result - rounded| / |result|`` (Euclidean norms).
     """
 
     epoch: int
     batch: int
     gradients: Mapping[str, Tensor] = field(default_factory=dict)
+    errors: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -183,6 +190,10 @@ class PrecisionPolicy(ABC):
         """Precision from the next step on; None changes nothing."""
         return None
 
+    def watched(self) -> Mapping[tuple[str, str], tuple[int, ...]]:
+        """(layer, product) -> levels whose errors `after_step` wants to see of the next step."""
+        return {}
+
     @property
     def label(self) -> str:
         """What messages call it."""
@@ -227,14 +238,16 @@ class PrecisionPolicy(ABC):
     def entry(self, seen: EpochSeen, reason: str, **known: Any) -> Entry:
         """The record of an epoch, with the precision that it ran in."""
         given = self.level(seen.epoch)
-        products = None
-        if not isinstance(given, int):
-            products = {
-                f"{path}/{which}": self.plan.name(at) for (path, which), at in given.items()
-            }
         if seen.skipped:
             reason = f"{reason}; {seen.skipped} steps skipped"
-        return Entry(seen.epoch + 1, self.name_of(given), reason, products=products, **known)
+        name, products = self.name_of(given), self.named(given)
+        return Entry(seen.epoch + 1, name, reason, products=products, **known)
+
+    def named(self, given: Assignment) -> dict[str, str] | None:
+        """The precision of each product as ``LAYER/PRODUCT``; None where all have one."""
+        if isinstance(given, int):
+            return None
+        return {f"{path}/{which}": self.plan.name(at) for (path, which), at in given.items()}
 
     def name_of(self, given: Assignment) -> str:
         """A precision in words: a level, or ``LOWEST to HIGHEST`` of what the products have."""

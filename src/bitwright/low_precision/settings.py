@@ -22,6 +22,8 @@ from bitwright.base.trust import is_plugin
 from bitwright.low_precision.ladder import FLOAT32, parse_level
 
 DIVERSITY = "diversity"
+#: Where MuPPET's ladder begins by default.
+_USUAL_BITS = 8
 _Count = Annotated[int, Field(ge=1, le=100_000)]
 _Epoch = Annotated[int, Field(ge=0, le=100_000)]
 _Weight = Annotated[float, Field(ge=0.0, le=1e6)]
@@ -137,6 +139,79 @@ class MuppetSettings(_Climbing):
                 f"no metric {value!r}: {DIVERSITY}, or your own as package.module:function"
             )
         return value
+
+
+class GmSettings(MuppetSettings):
+    """GM (Vink 2023, chapter 6): MuPPET for the network, and below it each convolution's product
+    lowered to a precision of its own where that saves time and costs little accuracy.
+
+    Of convolution c, at its precision and the next lower one of the ladder::
+
+        tau     = seconds(c, present) - seconds(c, lower), on the described device      (6.1)
+        RAE     = |result - quantized|_2 / |result|_2                                   (6.3)
+        epsilon = RAE(lower) - RAE(present), the mean over the steps of a tick          (6.4)
+        pass    if epsilon <= eps_threshold and tau >= tau_threshold                    (6.2, 6.5)
+
+    A tick adds a pass or a failure to the history of c; of ``psi`` passes in it c is lowered, and
+    its history cleared. When MuPPET switches, every product has its level, all histories are empty.
+
+    Attributes:
+        eps_threshold: largest epsilon of a pass.
+        tau_threshold: smallest tau of a pass, in ``tau_unit``.
+        tau_unit: ``seconds`` of a step, or a ``share`` of the time of all convolutions of a step.
+        tau_total: share of all time that could be saved; the fewest products that hold it take
+            part, all others stay float32.
+        omega: ticks an epoch.
+        eta: length of a history, in ticks.
+        psi: passes of it that lower a product.
+        climbs: levels of the ladder that MuPPET has, lowest first; None: those from 8 bits on.
+        after_float32: whether products are lowered when MuPPET has come to its last level, too; the
+            network then ends mixed.
+    """
+
+    summary: ClassVar[str] = "MuPPET, and each product lowered below its level where that pays"
+
+    kind: Literal["gm"] = "gm"  # type: ignore[assignment]
+    eps_threshold: Annotated[float, Field(ge=0.0, le=1.0)] = 0.05
+    tau_threshold: Annotated[float, Field(ge=0.0, le=1e6)] = 0.0
+    tau_unit: Literal["seconds", "share"] = "seconds"
+    tau_total: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    omega: Annotated[int, Field(ge=1, le=10_000)] = 1
+    eta: Annotated[int, Field(ge=1, le=10_000)] = 10
+    psi: Annotated[int, Field(ge=1, le=10_000)] = 3
+    climbs: tuple[str, ...] | None = None
+    after_float32: bool = False
+
+    @field_validator("climbs", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        return tuple(parse_level(level).name for level in value)
+
+    @model_validator(mode="after")
+    def _can_pass(self) -> GmSettings:
+        if self.psi > self.eta:
+            raise ValueError(
+                f"psi ({self.psi}) passes never fit a history of eta ({self.eta}) ticks: lower psi"
+            )
+        return self
+
+    def levels_used(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
+        super().levels_used(ladder)
+        missing = [level for level in self.climbs or () if level not in ladder]
+        if missing or len(self.climbed(ladder)) < 2 or self.climbed(ladder)[-1] != ladder[-1]:
+            raise ValueError(
+                f"climbs must be two levels or more of the ladder and end as it does, found "
+                f"{', '.join(self.climbed(ladder)) or 'none'} of {', '.join(ladder)}"
+            )
+        return ladder
+
+    def climbed(self, ladder: tuple[str, ...]) -> tuple[str, ...]:
+        """MuPPET's levels."""
+        if self.climbs is not None:
+            return self.climbs
+        return tuple(level for level in ladder if parse_level(level).bits >= _USUAL_BITS)
 
 
 class BaselineSettings(PolicySettings):
@@ -315,6 +390,7 @@ POLICIES: Mapping[str, type[PolicySettings]] = {
     "fixed": FixedSettings,
     "random": RandomSettings,
     "replay": ReplaySettings,
+    "gm": GmSettings,
 }
 _CUSTOM = "own"
 
@@ -327,6 +403,7 @@ def _kind_of(value: Any) -> str:
 
 AnyPolicy = Annotated[
     Annotated[MuppetSettings, Tag("muppet")]
+    | Annotated[GmSettings, Tag("gm")]
     | Annotated[BaselineSettings, Tag("baseline")]
     | Annotated[MixedSettings, Tag("mixed")]
     | Annotated[FixedSettings, Tag("fixed")]

@@ -106,6 +106,7 @@ _HOWARD = "Howard et al. 2017"
 _HUANG = "Huang et al. 2017"
 _KRIZHEVSKY = "Krizhevsky 2014"
 _SZEGEDY = "Szegedy et al. 2015"
+_IANDOLA = "Iandola et al. 2016"
 _ZHANG = "Zhang et al. 2020"
 _RESNET32 = {"blocks": (5, 5, 5)}
 _R18 = {"blocks": (2, 2, 2, 2), "widths": (64, 128, 256, 512)}
@@ -195,6 +196,18 @@ MODELS = (
         f"GoogLeNet with batch norm, one classifier; options: width, tower ({_SZEGEDY})",
         "googlenet:googlenet",
         {"stem": "imagenet", "tower": "5x5", "dropout": 0.4},
+        _IMAGENET,
+    ),
+    ModelInfo(
+        "squeezenet",
+        f"SqueezeNet 1.1 for 32 x 32 images, no batch norm; options: width ({_IANDOLA})",
+        "squeezenet:squeezenet",
+    ),
+    ModelInfo(
+        "squeezenet_imagenet",
+        f"SqueezeNet, 1.2 M parameters, dropout; options: form (1.0, 1.1), width ({_IANDOLA})",
+        "squeezenet:squeezenet",
+        {"form": "1.0", "dropout": 0.5},
         _IMAGENET,
     ),
     ModelInfo("resnet20", f"ResNet-20 for 32 x 32 images ({_HE})", "resnet:resnet"),

@@ -104,6 +104,12 @@ def too_small(model: str, shape: Sequence[int], after: str) -> ModelError:
     )
 
 
+def max_pool_up() -> nn.Sequential:
+    """A 3 x 3 maximum with stride 2 that begins at the edge and rounds the size up, as Caffe's and
+    torchvision's do: behind a ReLU that is a border of zeros below and on the right."""
+    return nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.MaxPool2d(3, 2))
+
+
 def initialise(model: nn.Module, *, per_group: bool = True) -> None:
     """Kaiming normal weights (fan out) for convolutions, batch norm at (1, 0), zero biases.
 

@@ -14,6 +14,7 @@ from bitwright.models.common import (
     check_options,
     choice,
     initialise,
+    max_pool_up,
     scaled,
 )
 from bitwright.models.densenet import Concat
@@ -161,10 +162,9 @@ def _stem(kind: str, channels: int, width: float, activation: type[nn.Module]) -
 def _halving(stem: str) -> nn.Module:
     """A 3 x 3 maximum with stride 2.
 
-    The paper's (as Caffe's and torchvision's) begin at the edge and round the size up: behind a
-    ReLU that is a border of zeros below and on the right. The ones for CIFAR have a border all
+    The paper's begin at the edge and round the size up; the ones for CIFAR have a border all
     around.
     """
     if stem == "cifar":
         return nn.MaxPool2d(3, 2, padding=1)
-    return nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.MaxPool2d(3, 2))
+    return max_pool_up()

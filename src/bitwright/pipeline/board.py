@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from bitwright.base.errors import GraphError, RunError
+from bitwright.base.errors import GraphError, ProgramError, RunError
 from bitwright.base.nouns import IMAGES, Noun
 from bitwright.base.progress import Progress, no_progress
 from bitwright.build.shell import choose_line
@@ -206,13 +206,19 @@ def _through_engine(link: Link, program: EngineImage, images: Images, progress: 
     """The program first, then image by image: written, run, read.
 
     Raises:
-        ProgramError: the program is for another engine.
+        ProgramError: the program is for another engine, or has several inputs.
         ToolError: the design on the board is no engine, or it gives no answer.
     """
     engine = EngineBoard(link)
     progress("loading the program", 0, len(images.names))
     engine.load(program)
-    (given,) = program.inputs
+    if len(program.inputs) != 1:
+        raise ProgramError(
+            f"the program has {len(program.inputs)} inputs, and images are sent to one",
+            where=program.name,
+            hint="run it from Python: bitwright.host.engine.EngineBoard takes levels of each",
+        )
+    given = program.inputs[0]
     frames, most = [], 0
     for number, levels in enumerate(images.levels):
         found, cycles = engine.run(program, {given.edge: levels})

@@ -25,7 +25,7 @@ from bitwright.host.numbers import levels_of_numbers
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
 from bitwright.pipeline.designs.folder import is_design, open_design
 from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, map_design
-from bitwright.pipeline.run_files import RUNS, check_run_folder
+from bitwright.pipeline.run_files import RUNS, check_run_folder, is_run
 from bitwright.pipeline.steps.levels import INPUTS, LEVELS, read_levels
 from bitwright.pipeline.steps.lower import GRAPH, INPUT
 from bitwright.pipeline.steps.map import RTL
@@ -86,7 +86,7 @@ def find_subject(place: str | Path) -> BoardSubject:
             where=str(place),
             hint=f"build it first: bitwright build {place}; or name a run or a design folder",
         )
-    if (folder / "run.json").is_file():
+    if is_run(folder):
         check_run_folder(folder)
         lowered = folder / step_folder("lower")
         found = BoardSubject(folder, folder / step_folder("map") / RTL, None, lowered)
@@ -107,7 +107,7 @@ def find_subject(place: str | Path) -> BoardSubject:
         raise _no_rtl(folder)
     file = found.lowered / GRAPH if found.lowered else None
     if file is not None and file.is_file():
-        own = (folder / "run.json").is_file()  # its recipe says what size images have
+        own = is_run(folder)  # its recipe says what size images have
         return replace(found, graph=load_graph(file, {"integer": INTEGER}, chosen=own))
     return found
 
@@ -183,16 +183,28 @@ def _read_levels(path: Path, shape: tuple[int, ...], given: HostInput | None) ->
 
 def own_rtl(subject: BoardSubject, progress: Progress) -> Path:
     """The RTL that is run; that of a design folder, which may be anybody's, is made here, whether
-    the design folder was named or the RTL in it.
+    the design folder was named or the RTL in it, and wherever its parts lead.
+
+    Raises:
+        RunError: the RTL lies where that of a design folder does, and it is none.
     """
-    above = subject.design.resolve().parents
-    for folder in (subject.place, *above[1:2]):
-        if is_design(folder) and subject.design.resolve() in (
-            folder.resolve() / MAP / RTL,
-            folder.resolve(),
-        ):
-            return map_design(open_design(folder), progress) / RTL
-    return subject.design
+    folder = _design_above(subject)
+    return subject.design if folder is None else map_design(open_design(folder), progress) / RTL
+
+
+def _design_above(subject: BoardSubject) -> Path | None:
+    """The design folder whose RTL is to be run; None: it is no part of one. By its name and by
+    where links lead, and whatever else makes the folder look like something that is no design.
+    """
+    if is_design(subject.place):
+        return subject.place
+    if is_run(subject.place):
+        return None
+    for design in (subject.design.absolute(), subject.design.resolve()):
+        above = design.parents
+        if (design.parent.name, design.name) == (MAP, RTL) and (above[1] / GRAPH).is_file():
+            return above[1]
+    return None
 
 
 def program_of(rtl: Path) -> EngineImage | None:

@@ -21,7 +21,7 @@ from bitwright.models.catalog import MODEL_FORMATS, PACKED
 from bitwright.pipeline.designs.folder import GRAPH
 from bitwright.pipeline.import_network import MODEL, Shape, integer_graph
 from bitwright.pipeline.recipe import load_recipe
-from bitwright.pipeline.run_files import recipe_folder
+from bitwright.pipeline.run_files import is_run, recipe_folder
 from bitwright.pipeline.steps.levels import LEVELS, read_inputs
 from bitwright.pipeline.steps.names import step_folder
 
@@ -96,7 +96,7 @@ def export_graph(source: Path, kind: str, out: Path) -> dict[str, Any]:
     from bitwright.interop.onnx.export_qonnx import export_qonnx
 
     graph, feeds = read_graph(source)
-    room = room_for(chosen=_is_run(source))
+    room = room_for(chosen=is_run(source))
     done: Any
     more: dict[str, Any] = {}
     if kind == "artifact":
@@ -204,7 +204,7 @@ def read_quantized(source: Path, input_shape: Shape | None = None) -> LoadedMode
 
     if source.suffix.lower() == PACKED:
         return load_packed_model(source)
-    if sorted(source.glob("*-quantize")):
+    if is_run(source) and sorted(source.glob("*-quantize")):
         return _quantized_of_run(source)
     loaded = read_model(source, input_shape)
     if not loaded.quant:
@@ -273,11 +273,6 @@ def _float(loaded: LoadedModel) -> nn.Module:
     return module_of(loaded.network) if loaded.quant and loaded.network else loaded.model.eval()
 
 
-def _is_run(source: Path) -> bool:
-    """Whether it is a run: then its recipe says what size images have."""
-    return (source / "recipe.yaml").is_file()
-
-
 def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:
     """The integer graph of a run directory, an import folder, a ``.bwg`` or an ``.onnx`` file.
 
@@ -302,7 +297,7 @@ def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:
             where=str(source),
             hint=f"run `bitwright lower {source}` first, or `bitwright import FILE.onnx`",
         )
-    graph = load_graph(folder / GRAPH, {"integer": INTEGER}, chosen=_is_run(source))
+    graph = load_graph(folder / GRAPH, {"integer": INTEGER}, chosen=is_run(source))
     if not (folder / LEVELS).is_file():
         return graph, None
     feeds = read_inputs(folder, graph)
@@ -343,7 +338,7 @@ def trained_run(run: Path, data: Path | None = None) -> tuple[Workspace, nn.Modu
     from bitwright.pipeline.steps.workspace import Workspace
 
     base, folder = recipe_folder(run), run / step_folder("train")
-    if not (folder / "step.json").is_file():
+    if not (is_run(run) and (folder / "step.json").is_file()):
         raise RunError(
             "holds no trained model", where=str(run), hint=f"run `bitwright train {run}` first"
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Mapping, Set
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +24,7 @@ from bitwright.base.errors import (
     RunError,
 )
 from bitwright.base.files import atomic_write, check_free
+from bitwright.base.folders import remove_folder
 from bitwright.base.memory import MOST_OF_A_FILE
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.regular import open_regular
@@ -271,7 +271,7 @@ def _check_place(out: Path, force: bool) -> None:
 def _drop_earlier(out: Path, source: Path, made: Set[str]) -> None:
     """Drop what an earlier import left and this one has not made; never the file that it reads."""
     for name in (steps.MAP, steps.SIMULATE, steps.IMPLEMENT, steps.REPORT):
-        shutil.rmtree(out / name, ignore_errors=True)
+        remove_folder(out / name)
     for name in {SETTINGS, LEVELS, INPUT, GRAPH, MODEL} - made:
         if (out / name).resolve() != source.resolve():
             (out / name).unlink(missing_ok=True)

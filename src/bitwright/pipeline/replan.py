@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, regular_bytes
 from bitwright.pipeline.recipe import Recipe
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.recipe_paths import with_paths_of_its_folder
-from bitwright.pipeline.recipe_yaml import parse_document
+from bitwright.pipeline.recipe_yaml import MOST_BYTES, parse_document
 from bitwright.pipeline.run import Outcome, Run
 from bitwright.pipeline.steps.facts import facts_of
 from bitwright.pipeline.steps.planning import (
@@ -36,7 +36,8 @@ def with_earlier_plan(recipe: Recipe, run_dir: Path) -> Recipe:
     if recipe.hardware.target_fps is None or recipe.hardware.rate_clock_mhz is not None:
         return recipe
     try:
-        before = parse_document((run_dir / RECIPE).read_text(encoding="utf-8"), RECIPE).value
+        text = regular_bytes(run_dir / RECIPE, most=MOST_BYTES).decode()
+        before = parse_document(text, RECIPE).value
         clock = before["hardware"]["rate_clock_mhz"]
     except (OSError, ValueError, KeyError, TypeError, RecipeError):
         return recipe

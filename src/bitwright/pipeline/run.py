@@ -14,7 +14,6 @@ lie there now, and every artefact has the SHA-256 that step.json says. All else 
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,7 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, regular_bytes
+from bitwright.base.folders import remove_folder
 from bitwright.base.progress import Progress, no_progress
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.run_files import (
@@ -161,7 +161,7 @@ class Run:
 
     def forget(self, name: str) -> None:
         """Drop a step's result: it is done again when it is wanted."""
-        shutil.rmtree(self.folder_of(name), ignore_errors=True)
+        remove_folder(self.folder_of(name))
         self._checked.pop(name, None)
 
     def closure(self, name: str) -> list[str]:
@@ -237,7 +237,7 @@ class Run:
             publish(work, final)
         except Exception as error:
             if not step.keeps_partial:
-                shutil.rmtree(work, ignore_errors=True)
+                remove_folder(work)
             full = disk_full(error, self.folder, step.name)
             if full is None:
                 raise
@@ -251,8 +251,8 @@ class Run:
         mark = work / ".key"
         key = digest_of([self.key(step.name), self._input_contents(step)])
         try:
-            if not (step.keeps_partial and mark.is_file() and mark.read_text() == key):
-                shutil.rmtree(work, ignore_errors=True)
+            if not (step.keeps_partial and _holds(mark, key)):
+                remove_folder(work)
             work.mkdir(exist_ok=True)
             atomic_write(mark, key)
         except OSError as error:
@@ -277,6 +277,14 @@ class Run:
 
     def _step(self, name: str) -> Step:
         return next(step for step in self.steps if step.name == name)
+
+
+def _holds(mark: Path, text: str) -> bool:
+    """Whether a file that may be a stranger's holds this text and no more."""
+    try:
+        return regular_bytes(mark, most=len(text)) == text.encode()
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -25,12 +25,15 @@ from bitwright.base.files import (
     regular_bytes,
     sha256_file,
 )
+from bitwright.base.folders import check_no_links, files_below, remove_folder
 from bitwright.base.version import __version__
 from bitwright.jobs.job import JOB_FILES
 from bitwright.pipeline.context import LOGS
 
 SCHEMA = 1
 RUNS = Path("runs")
+GRAPH = "graph.bwg"
+"""Of a design folder, and of the step lower of a run."""
 _STEP = re.compile(r"\d\d-[a-z]+")
 _ALMOST_FULL = 1 << 20
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -76,14 +79,22 @@ def digest_of(value: Any) -> str:
 def run_called(name: str) -> Path | None:
     """The run of this name in ``runs/``; None if there is none."""
     folder = RUNS / name
-    return folder if Path(name).name == name and (folder / "run.json").is_file() else None
+    return folder if Path(name).name == name and is_run(folder) else None
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run directory, whose recipe may name code: no design folder is, which
+    may be a stranger's, whatever else lies in it.
+    """
+    return (folder / "run.json").is_file() and not (folder / GRAPH).is_file()
 
 
 def check_run_folder(folder: Path) -> dict[str, Any] | None:
     """The content of run.json, or None where there is no run yet.
 
     Raises:
-        RunError: the folder is something else, or a run that this version cannot continue.
+        RunError: the folder is something else, a design folder with a run.json in it (see
+            `is_run`), or a run that this version cannot continue.
     """
     path = folder / "run.json"
     if not path.is_file():
@@ -96,6 +107,12 @@ def check_run_folder(folder: Path) -> dict[str, Any] | None:
         if folder.exists() and not folder.is_dir():
             raise RunError("is a file", where=str(folder), hint="name a folder with --run-dir")
         return None
+    if not is_run(folder):
+        raise RunError(
+            f"holds {GRAPH}, as a design folder does, and is no run directory",
+            where=str(folder),
+            hint="design folders and runs are two folders: remove run.json from the one",
+        )
     try:
         header = parse_json(regular_bytes(path))
         schema = header["schema"]
@@ -172,11 +189,10 @@ def is_whole(folder: Path, record: StepRecord) -> bool:
 
 
 def hash_files(folder: Path) -> dict[str, tuple[int, str]]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
     own = {folder / "step.json", folder / ".key"}
     return {
         path.relative_to(folder).as_posix(): (path.stat().st_size, sha256_file(path))
-        for path in files
+        for path in files_below(folder)
         if path not in own
     }
 
@@ -186,12 +202,12 @@ def publish(work: Path, final: Path) -> None:
     flush(work)
     (work / ".key").unlink(missing_ok=True)
     old = final.with_name(f".old-{final.name}")
-    shutil.rmtree(old, ignore_errors=True)
+    remove_folder(old)
     if final.exists():
         final.rename(old)
     work.rename(final)
     flush_entries(final.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    remove_folder(old)
 
 
 def recover(folder: Path) -> None:
@@ -202,7 +218,7 @@ def recover(folder: Path) -> None:
             publish(work, final)
     for old, final in _aside(folder, ".old-"):
         if final.exists():
-            shutil.rmtree(old, ignore_errors=True)
+            remove_folder(old)
         else:
             old.rename(final)
 
@@ -227,7 +243,7 @@ def locked(folder: Path, option: str = "--run-dir") -> Iterator[None]:
     """Make the directory and hold its lock; the kernel lets go of it when a process dies.
 
     Raises:
-        RunError: it is in use.
+        RunError: it is in use, or a step would be written through a link.
         OSError: it cannot be written.
     """
     with ExitStack() as stack:
@@ -240,8 +256,8 @@ def locked(folder: Path, option: str = "--run-dir") -> Iterator[None]:
             hint = f"wait for it, stop it, or name another folder with {option}"
             raise RunError(error.message, where=str(folder), hint=hint) from error
         for entry in folder.iterdir():
-            if entry.name.startswith((".work-", ".old-")) and entry.is_symlink():
-                raise RunError("is a symbolic link, expected a folder of ours", where=str(entry))
+            if entry.name.startswith((".work-", ".old-")):
+                check_no_links(entry, below=True)
         yield
 
 

@@ -10,17 +10,17 @@ the store when it is first asked for.
 from __future__ import annotations
 
 import errno
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from bitwright.base.folders import files_below, remove_folder
 from bitwright.base.store import Entry, Store, content_key
 from bitwright.pipeline.run_files import is_whole, publish, read_record
 
-_STORE, _KIND = ".shared", "steps"
+_KIND = ".shared/steps"
 #: Bytes; links take room only once.
 _LIMIT = 32 << 30
 
@@ -43,7 +43,7 @@ class SharedStep:
     @cached_property
     def store(self) -> Store:
         """What keeps the steps."""
-        return Store(self.neighbours / _STORE, limit=_LIMIT)
+        return Store(self.neighbours, limit=_LIMIT)
 
     @cached_property
     def address(self) -> str:
@@ -67,7 +67,7 @@ class SharedStep:
         run = entry.value.get("run") if entry and isinstance(entry.value, dict) else None
         if entry is None or not isinstance(run, str):
             return None
-        shutil.rmtree(work, ignore_errors=True)
+        remove_folder(work)
         try:
             entry.bring(work, link=True)
         except FileNotFoundError:  # it has just been dropped
@@ -77,8 +77,7 @@ class SharedStep:
 
     def keep(self, folder: Path) -> Entry:
         """Enter the folder of a finished step; errors as `Store.keep`."""
-        paths = (path for path in folder.rglob("*") if path.is_file())
-        files = {path.relative_to(folder).as_posix(): path for path in paths}
+        files = {path.relative_to(folder).as_posix(): path for path in files_below(folder)}
         return self.store.keep(_KIND, self.address, {"run": str(folder.parent)}, files, link=True)
 
     def _from_neighbour(self) -> Entry | None:

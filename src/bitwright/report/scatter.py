@@ -9,7 +9,7 @@ from math import log2
 
 from markupsafe import Markup, escape
 
-from bitwright.report.svg import COLOURS, dot, drawing, grid_line, text_at, ticks
+from bitwright.report.svg import COLOURS, NOTHING, SAME, dot, drawing, grid_line, text_at, ticks
 
 _WIDTH, _HEIGHT = 960.0, 480.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 20.0, 62.0, 44.0
@@ -76,13 +76,15 @@ class _Drawer:
         ys += [plot.floor] if plot.floor is not None and len(inside) < len(plot.points) else []
         self.y_ticks = ticks(min(ys), max(ys), 6) if ys else [0.0, 1.0]
         if len(self.y_ticks) < 2:
-            self.y_ticks.append(self.y_ticks[0] + 1.0)
+            self.y_ticks.append(self.y_ticks[0] + max(1.0, abs(self.y_ticks[0]) / 16))
         self.y_lo, self.y_hi = self.y_ticks[0], self.y_ticks[-1]
         xs = [self._x(p.x) for p in plot.points]
         self.x_ticks = ticks(min(xs), max(xs), 8)
         if not plot.log_x and all(x == int(x) for x in xs):  # no 2.5 bits or epochs
             self.x_ticks = [tick for tick in self.x_ticks if tick == int(tick)]
-        margin = 0.04 * (max(xs) - min(xs)) or 0.5
+        width, largest = max(xs) - min(xs), max(map(abs, xs))
+        apart = width > max(SAME * largest, NOTHING)
+        margin = 0.04 * width if apart else max(0.5, largest / 16)
         self.x_lo, self.x_hi = min(xs) - margin, max(xs) + margin
         self.taken: list[tuple[float, float, float, float]] = []
         names = list(dict.fromkeys(p.series for p in plot.points))

@@ -10,6 +10,8 @@ from math import ceil, floor, log10
 from markupsafe import Markup, escape
 
 _LONG = 10_000  # counts with more digits do not fit into their cell
+#: What two numbers differ by, of the larger one, that are the same in a drawing; and what is 0.
+SAME, NOTHING = 1e-9, 1e-290
 #: How the lines of the style sheet begin that a drawing needs.
 _DRAWN = ("svg ", ".grid ", ".t.s ")
 COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)")
@@ -17,12 +19,15 @@ COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)")
 
 def ticks(lo: float, hi: float, count: int = 5) -> list[float]:
     """Round numbers that cover [lo, hi]."""
-    span = hi - lo or abs(hi) or 1.0
+    largest = max(abs(lo), abs(hi))
+    span = hi - lo if hi - lo > SAME * largest else abs(hi)
+    span = span if span > NOTHING else 1.0
     raw = span / count
     power = 10.0 ** floor(log10(raw))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw)
     first, last = floor(lo / step + 1e-9), ceil(hi / step - 1e-9)
-    return [round(i * step, 10) for i in range(first, last + 1)]
+    digits = max(10, 4 - floor(log10(step)))
+    return [round(i * step, digits) for i in range(first, last + 1)]
 
 
 def text_at(x: float, y: float, body: str, anchor: str = "middle", style: str = "") -> str:
@@ -76,19 +81,21 @@ def standalone(svg: str) -> str:
 
 def line_chart(
     title: str,
-    xs: Sequence[float],
+    xs: Sequence[float] | Mapping[str, Sequence[float]],
     series: Mapping[str, Sequence[float]],
     y_label: str,
     x_label: str = "epoch",
 ) -> Markup:
-    """Lines over common x positions, with a legend."""
+    """Lines over common x positions, or each over its own by its name, with a legend."""
     width, height, left, right, top, bottom = 460.0, 270.0, 52.0, 14.0, 40.0, 38.0
     values = [v for ys in series.values() for v in ys]
-    if not values or not xs:
+    places = xs if isinstance(xs, Mapping) else dict.fromkeys(series, xs)
+    every = [x for name in series for x in places[name]]
+    if not values or not every:
         return Markup("")
     y_ticks = ticks(min(values), max(values))
     y_lo, y_hi = y_ticks[0], y_ticks[-1] if y_ticks[-1] > y_ticks[0] else y_ticks[0] + 1
-    x_lo, x_hi = min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1
+    x_lo, x_hi = min(every), max(every) if max(every) > min(every) else min(every) + 1
 
     def at(x: float, y: float) -> tuple[float, float]:
         return (
@@ -107,9 +114,9 @@ def line_chart(
     parts.append(text_at(4, 26, y_label, "start"))
     for index, (name, ys) in enumerate(series.items()):
         colour = COLOURS[index % len(COLOURS)]
-        points = [at(x, y) for x, y in zip(xs, ys, strict=True)]
+        points = [at(x, y) for x, y in zip(places[name], ys, strict=True)]
         parts.append(polyline(points, colour))
-        for point, x, y in zip(points, xs, ys, strict=True):
+        for point, x, y in zip(points, places[name], ys, strict=True):
             parts.append(dot(point, colour, f"{name}, {x_label} {x:g}: {y:.4g}", 2.2))
         legend_x = width - right - 100 * (len(series) - index)
         parts.append(polyline([(legend_x, 22), (legend_x + 16, 22)], colour))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,8 @@ from typing import Any
 from bitwright.base.figures import Measured, number
 
 _DASH = "-"
+#: What begins a tag, a comment or an instruction of HTML; a number may be ``<0.01``.
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 Value = str | int | float | bool | Measured | None
@@ -146,9 +149,9 @@ class Table:
         lines.append("|" + "|".join("---" if c.is_text else "---:" for c in self.columns) + "|")
         lines += ["| " + " | ".join(map(_escaped, cells)) + " |" for cells in self.cells()]
         if self.legend:
-            lines += ["", *(f"* {title}: {text}" for title, text in self.legend)]
+            lines += ["", *(one_line(f"* {title}: {text}") for title, text in self.legend)]
         if self.notes:
-            lines += ["", *self.notes]
+            lines += ["", *map(one_line, self.notes)]
         return "\n".join(lines) + "\n"
 
     def to_csv(self) -> str:
@@ -207,5 +210,10 @@ def _plain(value: str | float | bool | None) -> str | int | float:
     return "" if value is None else int(value) if isinstance(value, bool) else value
 
 
+def one_line(text: str) -> str:
+    """A text as one line of Markdown that holds no HTML: it may come from a stranger's results."""
+    return _TAG.sub("&lt;", " ".join(text.splitlines()))
+
+
 def _escaped(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return one_line(text).replace("|", "\\|")

@@ -16,7 +16,7 @@ from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write
 from bitwright.base.version import __version__
 from bitwright.report.page import render_template
-from bitwright.report.table import Table
+from bitwright.report.table import Table, one_line
 
 
 class Plot(Protocol):
@@ -80,9 +80,9 @@ def write_report(
     Returns:
         The paths, by what they are (``md``, ``json``, ``html``, ``csv`` or ``csv-TABLE``).
     """
-    markdown = [f"# {title}", "", lead, ""]
+    markdown = [f"# {one_line(title)}", "", one_line(lead), ""]
     markdown += [section.table.to_markdown() for section in sections]
-    markdown += ["", *(f"* {key}: {value}" for key, value in facts.items())]
+    markdown += ["", *(one_line(f"* {key}: {value}") for key, value in facts.items())]
     record = {
         "title": title,
         "lead": lead,

@@ -23,6 +23,7 @@ from bitwright.low_precision.arithmetic.apply import (
     remove_arithmetic,
 )
 from bitwright.low_precision.arithmetic.choose import make_engine
+from bitwright.low_precision.arithmetic.errors import ErrorMeter
 from bitwright.low_precision.arithmetic.geometry import Product
 from bitwright.low_precision.arithmetic.layers import Context, LayerFormats, ProductFormats
 from bitwright.low_precision.arithmetic.norms import use_native_norms, use_plain_norms
@@ -63,6 +64,12 @@ def check_low_precision(model: nn.Module, config: TrainConfig) -> None:
             f"precision {config.precision} and low_precision both say what products run in",
             where="precision",
             hint="use precision: 32; a level of low_precision.ladder may be bfloat16 or float16",
+        )
+    if config.devices > 1 and config.low_precision.policy.kind == "gm":
+        raise RecipeError(
+            "the policy gm needs one device: each would measure other errors",
+            where="low_precision.policy",
+            hint="use devices: 1, or the policy muppet",
         )
     if config.devices > 1 and config.low_precision.bad_gradients == "skip":
         raise RecipeError(
@@ -120,6 +127,10 @@ class PrecisionControl:
         self.target: LowPrecisionModel = apply_arithmetic(model, self.context)
         self.batches = batches
         self._known: dict[int, Mapping[str, LayerFormats]] = {}
+        self._errors = ErrorMeter(lambda level, path, of: self._formats(level)[path].of(of).left)
+        self.context.on_result = self._errors.see
+        self._spans: list[tuple[Assignment, int]] = []
+        ladder = self.settings.ladder
         try:
             self._check(example, batch_size)
             self.policy = make_policy(
@@ -132,6 +143,7 @@ class PrecisionControl:
                     float_epochs=self.settings.float_epochs,
                     steps_per_epoch=batches,
                     seed=config.seed,
+                    seconds={} if self._costs is None else self._costs.seconds(ladder),
                 ),
             )
         except BaseException:
@@ -147,12 +159,13 @@ class PrecisionControl:
     def close(self) -> None:
         """Give the network its plain layers back."""
         use_plain_norms(self.target.model)
+        self.context.on_result = None
         remove_arithmetic(self.target.model)
 
     def enter_epoch(self, epoch: int) -> bool:
         """Set the formats of an epoch, from 0; whether they differ from those of the last one."""
         self.skipped = 0
-        self._gradients = {}
+        self._gradients, self._spans = {}, []
         before = self.level_name
         self._assign(self.policy.level(epoch))
         return bool(self.entries) and before != self.level_name
@@ -160,6 +173,9 @@ class PrecisionControl:
     def enter_step(self, step: int) -> None:
         """Random numbers of a step of the run, from 0."""
         self.context.step = step
+        self._errors.watch(self.policy.watched())
+        given, steps = self._spans[-1]
+        self._spans[-1] = given, steps + 1
 
     def scalars(self) -> dict[str, float]:
         """Figures of the last decision, for curves."""
@@ -227,7 +243,8 @@ class PrecisionControl:
             if layer.weight.grad is not None
         }
         if self.policy.wants_steps:
-            change = self.policy.after_step(StepSeen(epoch, batch, gradients))
+            seen = StepSeen(epoch, batch, gradients, self._errors.errors())
+            change = self.policy.after_step(seen)
             if change is not None:
                 self._assign(change)
         if last and self.policy.wants_gradients:
@@ -244,7 +261,7 @@ class PrecisionControl:
         seen = EpochSeen(epoch, self._gradients, train_loss, validation_loss, self.skipped)
         entry = self.policy.after_epoch(seen)
         if self._costs is not None:
-            entry = replace(entry, device_seconds=epoch_seconds(entry, self._costs))
+            entry = replace(entry, device_seconds=self._seconds(entry, self._costs))
         self.entries.append(entry)
         if entry.switched_to is not None:
             _log.info("epoch %d: %s", epoch + 1, entry.reason)
@@ -266,9 +283,24 @@ class PrecisionControl:
         self.level_name = str(state["level"])
         self.entries = [Entry.from_dict(entry) for entry in state["entries"]]
 
+    def _seconds(self, entry: Entry, costs: CostTable) -> float | None:
+        """Of an epoch on the described device, each of its steps at its precision."""
+        spans = [(given, steps) for given, steps in self._spans if steps]
+        if len(spans) < 2:
+            return epoch_seconds(entry, costs)
+        total = 0.0
+        for given, steps in spans:
+            name, products = self.policy.name_of(given), self.policy.named(given)
+            part = epoch_seconds(replace(entry, level=name, products=products), costs)
+            if part is None:
+                return None
+            total += part * steps / self.batches
+        return total
+
     def _assign(self, given: Assignment) -> None:
         """An index of the ladder for all products, or one for each."""
         check_assignment(given, self.policy)
+        self._spans.append((given, 0))
         self.level_name = self.policy.name_of(given)
         if isinstance(given, int):
             self.target.use(self._formats(given))

@@ -110,6 +110,16 @@ class ProductUnit(Block):
         return packing_of(self.product, self.simd, family, shares=even)
 
     @property
+    def rounds(self) -> bool:
+        """Whether the accumulator is one of fixed point, which rounds and saturates."""
+        return self.integer("bits") > 0
+
+    @property
+    def tile(self) -> int:
+        """Products that are added in one step of a sum that is rounded; 0: any number."""
+        return self.integer("tile")
+
+    @property
     def cost_kind(self) -> str:
         return self.product.cost_kind(self.node.op)
 
@@ -124,9 +134,13 @@ class ProductUnit(Block):
         return self.pe * self.simd * self.weight_bits
 
     def with_multipliers(self, folds: Sequence[Fold]) -> tuple[Fold, ...]:
-        """These foldings with no row in DSP blocks, with all, and of many rows with some."""
+        """These foldings with no row in DSP blocks, with all, and of many rows with some. Where the
+        accumulator rounds, those that add as many products a cycle as a step of the sum has.
+        """
         found: list[Fold] = []
         for fold in folds:
+            if self.rounds and fold.as_dict()["simd"] != self.tile:
+                continue
             found.append(replace(fold, attrs=(*fold.attrs, ("res_type", "lut"))))
             if self.product.one_bit:
                 continue
@@ -245,6 +259,7 @@ class ProductUnit(Block):
             "BiasWidth": self.bias_bits,
             "DspRows": self.dsp_rows,
             **({} if self.integer("adders") == 1 else {"Step": self.integer("adders")}),
+            **({"Drop": self.integer("drop")} if self.rounds else {}),
         }
 
     def packing_parameters(self) -> dict[str, int | str]:

@@ -12,11 +12,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from bitwright.base.errors import RecipeError
+from bitwright.base.plugins import load_attribute, load_value, plugged
 from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
 from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product, Size
 from bitwright.low_precision.arithmetic.int_mm import IntMatrixEngine
@@ -77,10 +78,19 @@ class ChoosingEngine(Engine):
     The last engine is the reference: it supports every product that another one does, and an engine
     whose first result differs from its own, in any bit, does not run products of that shape. With
     ``preferred`` nothing is timed: the first engine that supports a product and passes runs it.
+    With ``demanded`` the first one must support every product.
     """
 
-    def __init__(self, engines: Sequence[Engine], *, name: str, preferred: bool = False) -> None:
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        *,
+        name: str,
+        preferred: bool = False,
+        demanded: bool = False,
+    ) -> None:
         self.name = name
+        self._demanded = demanded
         self._engines = tuple(engines)
         self._preferred = preferred
         self.choices: dict[Case, Choice] = {}
@@ -99,6 +109,14 @@ class ChoosingEngine(Engine):
         if choice is not None:
             return choice.engine.multiply(*task)
         able = [e for e in self._engines if e.supports(*task[:4])]
+        if self._demanded and self._engines[0] not in able:
+            words = " and ".join(f"{b} bits" if b else "no integers" for b in bits)
+            raise RecipeError(
+                f"the engine {self.name!r} does not multiply operands of {words} "
+                f"({product.value}, {tuple(left.shape)} and {tuple(right.shape)})",
+                where="low_precision.engine",
+                hint="use levels that it has, or engine: auto",
+            )
         if not able:
             raise ValueError(f"no engine of {self.name!r} computes {case}")
         key = (case, self._preferred, tuple(engine.name for engine in able))
@@ -117,16 +135,26 @@ class ChoosingEngine(Engine):
         return out
 
 
-def make_engine(name: Literal["auto", "emulated", "integer"]) -> ChoosingEngine:
+def make_engine(name: str) -> ChoosingEngine:
     """The engine of a setting.
 
     ``auto``: the fastest for each product, of those that the machine has units for. ``integer``:
     integers wherever an integer engine can, else emulation (formats that are no integers, grouped
-    convolutions). ``emulated``: emulation.
+    convolutions). ``emulated``: emulation. Any other: the plugged-in one of this name, or the
+    user's own, for every product.
+
+    Raises:
+        RecipeError: what the user's function gives is no engine.
+        ModelError: it cannot be imported, or fails.
     """
     emulated = EmulatedEngine()
     if name == "emulated":
         return ChoosingEngine([emulated], name=name)
+    if name not in ("auto", "integer"):
+        place = plugged("engines").get(name)
+        where = "low_precision.engine"
+        own = load_attribute(place)() if place else load_value(name, where, Engine)
+        return ChoosingEngine([own, emulated], name=name, preferred=True, demanded=True)
     engines: list[Engine] = [IntegerEngine(), IntMatrixEngine(), emulated]
     if name == "auto" and not _multiplies_bytes():
         del engines[1]  # to time it would take longer and more memory than training does

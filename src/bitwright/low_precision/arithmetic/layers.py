@@ -9,6 +9,7 @@ between the layers is quantized once a pass, and batch norm, activations and sum
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,12 +70,14 @@ class Context:
         seed: of the run.
         step: number of the training step.
         worker: rank of this process.
+        on_result: gets path of the layer, product and its exact result, of training steps alone.
     """
 
     engine: Engine
     seed: int = 0
     step: int = 0
     worker: int = 0
+    on_result: Callable[[str, Product, Tensor], None] | None = None
     _finite: list[tuple[str, Tensor]] = field(default_factory=list)
 
     def check_later(self, name: str, finite: Tensor) -> None:
@@ -195,6 +198,9 @@ class _Call:
         return operand
 
     def result(self, out: Tensor, product: Product, stream: Stream) -> Tensor:
+        context = self.layer.context
+        if context.on_result is not None and self.layer.training:
+            context.on_result(self.layer.path, product, out)
         spec = self.formats.of(product).result
         return out if spec is None else self.quantized(out, spec, stream).reals()
 

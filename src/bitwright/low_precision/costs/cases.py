@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import count, takewhile
 
 from bitwright.base.errors import RecipeError
-from bitwright.low_precision.config import LowPrecision, MuppetSettings
+from bitwright.low_precision.config import GmSettings, LowPrecision, MuppetSettings
 from bitwright.low_precision.costs.model import CostTable
 from bitwright.low_precision.costs.schedule import Phase, Schedule
 from bitwright.low_precision.make import make_policy
@@ -32,6 +32,8 @@ def possible_schedules(
     policy = settings.policy
     if plan.max_epochs < 1:
         return ()
+    if isinstance(policy, GmSettings):
+        raise _unknown("what gm decides depends on gradients and errors: nobody knows before")
     if isinstance(policy, MuppetSettings):
         return _of_muppet(settings, policy, plan, table)
     made = make_policy(settings, plan)

@@ -15,7 +15,9 @@ from pydantic import Field, field_validator, model_validator
 
 from bitwright.base.described import Strict, read_described
 from bitwright.base.errors import TargetError
+from bitwright.base.plugins import load_attribute, plugged
 from bitwright.formats import Format, MinifloatFormat
+from bitwright.low_precision.costs.model import Accelerator
 from bitwright.low_precision.ladder import Level, parse_level
 
 _DEVICES = Path(__file__).parent / "devices"
@@ -182,11 +184,13 @@ def _element(found: Format | None) -> Format:
 
 def list_devices() -> list[Device]:
     """The devices that come with Bitwright, sorted by name."""
-    return [load_device(path.stem) for path in sorted(_DEVICES.glob("*.toml"))]
+    found = [load_device(path.stem) for path in sorted(_DEVICES.glob("*.toml"))]
+    return [each for each in found if isinstance(each, Device)]
 
 
-def load_device(name: str | Path, where: str = "--device") -> Device:
-    """A device by name, or from a TOML file of the user's own.
+def load_device(name: str | Path, where: str = "--device") -> Device | Accelerator:
+    """A device by name, or from a TOML file of the user's own; an accelerator of a plug-in by its
+    name.
 
     Args:
         where: the name was given, for the message.
@@ -195,5 +199,8 @@ def load_device(name: str | Path, where: str = "--device") -> Device:
         TargetError: unknown name, unreadable file, or a field that is wrong (named, with the
             reason).
     """
+    if place := plugged("devices").get(str(name)):
+        found: Accelerator = load_attribute(place)()
+        return found
     hint = "compare with the devices of the package; every figure needs its source"
     return read_described(name, _DEVICES, Device, "device", where=where, hint=hint)

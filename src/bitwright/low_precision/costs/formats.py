@@ -14,7 +14,7 @@ from torch import nn
 from bitwright.low_precision.config import LowPrecision
 from bitwright.low_precision.costs.counting import count_network
 from bitwright.low_precision.costs.devices import Device, load_device
-from bitwright.low_precision.costs.model import CostTable
+from bitwright.low_precision.costs.model import Accelerator, CostTable
 from bitwright.low_precision.costs.network import Network
 from bitwright.low_precision.costs.roofline import forecast_costs
 from bitwright.low_precision.ladder import FLOAT32, parse_level
@@ -47,7 +47,7 @@ def levels_of_products(
 
 def ladder_costs(
     network: Network,
-    device: Device,
+    device: Device | Accelerator,
     settings: LowPrecision,
     steps: int,
     also: Sequence[str] = (),
@@ -56,7 +56,7 @@ def ladder_costs(
 
     Args:
         steps: of an epoch.
-        also: more levels.
+        also: more levels, where the device has them.
 
     Raises:
         TargetError: the device cannot compute in one of the levels.
@@ -68,8 +68,12 @@ def ladder_costs(
             mixtures[level] = given
     others = (level for given in mixtures.values() for level in given.values())
     levels = tuple(dict.fromkeys((FLOAT32, *also, *settings.ladder, *others)))
-    window = getattr(settings.policy, "gradients", 0)
-    table = forecast_costs(network, device, levels, steps, window=window)
+    if isinstance(device, Accelerator):
+        extra = {level for level in also if not device.computes(level)} - {*settings.ladder}
+        table = device.costs(network, [each for each in levels if each not in extra], steps)
+    else:
+        window = getattr(settings.policy, "gradients", 0)
+        table = forecast_costs(network, device, levels, steps, window=window)
     mixed = {level: table.mixture(level, given).levels[level] for level, given in mixtures.items()}
     return replace(table, levels={**table.levels, **mixed})
 

@@ -13,15 +13,19 @@ of a machine, or a described device. Every table says which.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import RecipeError
 from bitwright.base.figures import Figure, Source
 from bitwright.low_precision.costs.schedule import Phase, Schedule
 from bitwright.low_precision.ladder import FLOAT32
+
+if TYPE_CHECKING:
+    from bitwright.low_precision.costs.network import Network
 
 #: The part that stands for all products together.
 SUM = "products"
@@ -178,6 +182,25 @@ class CostTable:
             )
         return found
 
+    def seconds(self, levels: Sequence[str]) -> dict[tuple[str, str], tuple[float, ...]]:
+        """(layer, product) -> of a step at each of the levels, lowest first.
+
+        Raises:
+            RecipeError: there is no number for one of them, or only sums over the network.
+        """
+        found: dict[tuple[str, str], list[float]] = {}
+        for place, name in enumerate(levels):
+            for part in self.level(name).products:
+                if not part.layer:
+                    raise RecipeError(
+                        "only sums over the network are known, not each layer's products",
+                        where=self.name,
+                        hint="name a described device, or give the times of each layer's products",
+                    )
+                times = found.setdefault((part.layer, part.part), [0.0] * len(levels))
+                times[place] += part.cost.seconds
+        return {key: tuple(times) for key, times in found.items()}
+
     def epoch(
         self, level: str, variant: Variant = Variant.CURRENT, *, adaptive: bool = True
     ) -> EpochCost:
@@ -246,6 +269,29 @@ class CostTable:
             for phase in schedule.phases
         )
         return RunCost(schedule, variant, phases, self.source)
+
+
+class Accelerator(ABC):
+    """A machine with a model of its own, not the roofline of a described device; plug-ins add it by
+    its name (`base.plugins.Plugin.devices`).
+
+    Attributes:
+        name: of the machine.
+    """
+
+    name: str
+
+    @abstractmethod
+    def computes(self, level: str) -> bool:
+        """Whether it has numbers of a level."""
+
+    @abstractmethod
+    def costs(self, network: Network, levels: Sequence[str], steps: int) -> CostTable:
+        """What a network's training costs at each of the levels, steps being those of an epoch.
+
+        Raises:
+            TargetError: it cannot compute in a level, or cannot hold a layer.
+        """
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.files import sha256_file
@@ -251,7 +252,7 @@ class Network:
         store = Store(self.request.out)
         slug = re.sub(r"[^a-z0-9.]+", "-", f"{row.key}-{half}".lower())
         name = f"{slug}.{self.key(row, half)}"
-        found = store.find(_ROWS, name)
+        found = store.find(_ROWS, name, TypeAdapter(Result))
         if found is None:
             result = self._made(row, half)
             store.keep(_ROWS, name, result.to_json())

@@ -14,8 +14,11 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from bitwright.base.errors import RecipeError
 from bitwright.base.figures import Measured
+from bitwright.base.records import Finite, Positive
 from bitwright.base.store import Store
 from bitwright.base.version import __version__
 from bitwright.papers.faces.matrix import MatrixRequest, Network, Pictures, Tell
@@ -51,12 +54,12 @@ class SweepPoint:
     scope: str
     entries: int
     used: int
-    accuracy: float
-    error: float
-    view1: float
-    parameter_rate: float
-    network_rate: float
-    seconds: float
+    accuracy: Finite
+    error: Finite
+    view1: Finite
+    parameter_rate: Positive
+    network_rate: Positive
+    seconds: Finite
 
 
 def parse_entries(text: str) -> tuple[int, ...]:
@@ -143,7 +146,7 @@ def best_of(points: Sequence[SweepPoint], margin: float) -> dict[tuple[str, str]
 
 def _point(network: Network, scope: str, entries: int, tell: Tell) -> SweepPoint:
     store, key = Store(network.request.out), network.key_of({"swept": [scope, entries]})
-    found = store.find(_POINTS, key)
+    found = store.find(_POINTS, key, TypeAdapter(SweepPoint))
     if found is None:
         point = _made(network, scope, entries)
         store.keep(_POINTS, key, asdict(point))

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from bitwright.base.errors import DataError
 from bitwright.base.figures import Measured
+from bitwright.base.records import Finite
 from bitwright.base.statistics import mcnemar, mean_of
 from bitwright.papers.faces.recipe import EXACT, FOLDED, METHODS, ORIGINAL, OWN, Row
 from bitwright.report.table import Column, Kind, Table, Value
@@ -44,15 +48,15 @@ class Result:
     method: str
     half: str
     formats: str
-    folds: tuple[float, ...]
-    right: str
-    threshold: float
-    view1: float
-    error: float
-    parameter_rate: float | None
-    network_rate: float | None
-    memory_ratio: float | None
-    seconds: float
+    folds: Annotated[tuple[Finite, ...], Field(min_length=1)]
+    right: Annotated[str, Field(pattern="^[01]+$")]
+    threshold: Finite
+    view1: Finite
+    error: Finite
+    parameter_rate: Finite | None
+    network_rate: Finite | None
+    memory_ratio: Finite | None
+    seconds: Finite
 
     @property
     def accuracy(self) -> Measured:
@@ -99,6 +103,13 @@ class Results:
     """Finished rows by network, form, method and half."""
 
     def __init__(self, rows: Sequence[Result]) -> None:
+        """Raises DataError: rows are of different pairs; some may come from another's folder."""
+        if len({len(row.right) for row in rows}) > 1:
+            raise DataError(
+                "rows tell of different numbers of pairs",
+                where="rows",
+                hint="delete the folder `rows`, and run it again",
+            )
         self._rows = {(r.network, r.form, r.method, r.half): r for r in rows}
         self.networks = tuple(dict.fromkeys(r.network for r in rows))
 

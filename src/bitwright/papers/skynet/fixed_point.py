@@ -27,16 +27,16 @@ Floats = NDArray[np.float64]
 Folded = Mapping[str, tuple[ArrayLike, ArrayLike]]
 """Weight OIHW and bias O of each convolution by name (`models.skynet.folded_weights`)."""
 
-_BYPASS = "model_p1.4"
+BYPASS, JOIN = "model_p1.4", "model_p3.0"
 #: Bundles by name, and whether a pool follows.
-_BUNDLES = OrderedDict(
+BUNDLES = OrderedDict(
     [
-        ("model_p1.0", True), ("model_p1.2", True), (_BYPASS, True),
-        ("model_p2.1", False), ("model_p2.2", False), ("model_p3.0", False),
+        ("model_p1.0", True), ("model_p1.2", True), (BYPASS, True),
+        ("model_p2.1", False), ("model_p2.2", False), (JOIN, False),
     ]
 )  # fmt: skip
-_HEAD = "model_p3.1"
-_CEILING = 6.0
+HEAD = "model_p3.1"
+CEILING = 6.0
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,22 @@ class FixedTypes:
             raise ModelError(f"tiles of {self.tile} channels", where="SkyNet")
 
 
-def evaluate_fixed(weights: Folded, images: ArrayLike, types: FixedTypes = FixedTypes()) -> Floats:
+def evaluate_fixed(
+    weights: Folded,
+    images: ArrayLike,
+    types: FixedTypes = FixedTypes(),
+    bundles: int = len(BUNDLES),
+) -> Floats:
     """The published SkyNet in fixed point.
 
     Args:
         weights: of a network with batch norm folded in.
         images: (N, 3, H, W) in [-2, 2], H and W multiples of 8.
+        bundles: so many from the front; all: and the head.
 
     Returns:
-        (N, 10, H/8, W/8): the accumulators of the last convolution.
+        (N, 10, H/8, W/8): the accumulators of the last convolution; of fewer bundles the map of
+        the last one, in front of its pool.
     """
     layers = {
         name: (rounded(weight, types.weights), rounded(bias, types.weights))
@@ -79,15 +86,17 @@ def evaluate_fixed(weights: Folded, images: ArrayLike, types: FixedTypes = Fixed
     }
     x = rounded(images, types.maps)
     early = x
-    for name, pooled in _BUNDLES.items():
-        if name == "model_p3.0":
+    for number, (name, pooled) in enumerate(list(BUNDLES.items())[:bundles]):
+        if name == JOIN:
             x = np.concatenate([space_to_depth(early), x], axis=1)
         x = _depthwise(x, *layers[f"{name}.0"], types)
         x = _pointwise(x, *layers[f"{name}.3"], types)
-        if name == _BYPASS:
+        if name == BYPASS:
             early = x
-        x = max_pool(x) if pooled else x
-    return _sums(x, *layers[_HEAD], types)
+        x = max_pool(x) if pooled and number + 1 < bundles else x
+    if bundles < len(BUNDLES):
+        return x
+    return _sums(x, *layers[HEAD], types)
 
 
 def rounded(values: ArrayLike, name: str) -> Floats:
@@ -128,4 +137,4 @@ def _sums(x: Floats, weight: Floats, bias: Floats, types: FixedTypes) -> Floats:
 
 
 def _activated(sums: Floats, types: FixedTypes) -> Floats:
-    return rounded(np.clip(sums, 0.0, _CEILING), types.maps)
+    return rounded(np.clip(sums, 0.0, CEILING), types.maps)

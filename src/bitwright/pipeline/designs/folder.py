@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from bitwright.base.errors import DataError, RecipeError, RunError
 from bitwright.base.files import MOST_TEXT, atomic_write, exclusive, parse_json, read_text
+from bitwright.base.folders import remove_folder
 from bitwright.base.made import is_own, remember
 from bitwright.base.memory import shown
 from bitwright.base.version import __version__
@@ -198,7 +198,7 @@ def _clear(place: Path) -> None:
     """Make room for a folder; a link goes, not what it leads to."""
     if place.is_symlink() or place.is_file():
         place.unlink()
-    shutil.rmtree(place, ignore_errors=True)
+    remove_folder(place)
 
 
 def is_design(folder: Path) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bitwright.base.errors import DataError, TargetError
 from bitwright.base.files import MOST_TEXT, atomic_write, parse_json, read_text
+from bitwright.base.folders import check_no_links
 from bitwright.base.progress import Progress, no_progress
 from bitwright.engine.compiler.front import network_of
 from bitwright.engine.config import EngineConfig
@@ -75,12 +76,15 @@ def write_split(
 
     Returns:
         The folder, or file, of each part, by its name.
+
+    Raises:
+        RunError: a link lies in the place of a part.
     """
     values = dict(feeds or {})
-    paths: dict[str, Path] = {}
-    for number, part in enumerate(placement.parts):
-        name = f"part-{number}-{part.place}"
-        paths[name] = folder / name
+    names = [f"part-{number}-{part.place}" for number, part in enumerate(placement.parts)]
+    paths = {name: folder / name for name in names}
+    check_no_links(*paths.values())
+    for name, part in zip(names, placement.parts, strict=True):
         known = {edge: values[edge] for edge in part.graph.inputs if edge in values}
         if part in placement.accelerated:
             # A design folder keeps the levels of one input; of several it is proven on random ones.

@@ -15,6 +15,7 @@ import numpy as np
 from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, GraphError, RecipeError
 from bitwright.base.files import atomic_write
+from bitwright.base.folders import remove_folder
 from bitwright.base.memory import room_for
 from bitwright.base.nouns import IMAGES, Noun, noun_of
 from bitwright.base.progress import Progress, no_progress
@@ -77,7 +78,7 @@ def map_design(design: Design, progress: Progress = no_progress) -> Path:
         else:
             map_network(design.graph, wanted, design.frames(), folder, progress)
         for later in (SIMULATE, IMPLEMENT, REPORT):  # they were of another design
-            shutil.rmtree(design.folder / later, ignore_errors=True)
+            remove_folder(design.folder / later)
 
     return design.step(MAP, _facts(design, MAP), make)
 

@@ -57,7 +57,7 @@ class MapResult(Result):
 
     target: str
     clock_mhz: Mhz
-    rated_mhz: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    rated_mhz: Annotated[float, Field(ge=0, le=1e15)] = 0
     clock_note: str = ""
     wanted_fps: float | None = None
     link: LinkRow | None = None

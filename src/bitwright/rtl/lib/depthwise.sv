@@ -10,7 +10,7 @@
 // Weight word fold*Window/SIMD + k: lane p*SIMD + s (channel fold*PE + p, element k*SIMD + s)
 // W bits, W = IndexWidth if there is a table, else WeightWidth; integers are signed. Bias word
 // fold: [p*BiasWidth +: BiasWidth], signed. Results modulo 2^AccWidth; overflow is asserted in
-// simulation.
+// simulation. Drop: see `mac_sum`.
 `default_nettype none
 module depthwise #(
   parameter int Channels      = 4,
@@ -37,6 +37,7 @@ module depthwise #(
   parameter int DspRows       = 0,
   parameter int DspPack       = 1,
   parameter int Step          = 1,
+  parameter int Drop          = -1,
   parameter int RomStyle      = 0
 ) (
   input  logic                        clk_i,
@@ -101,7 +102,7 @@ module depthwise #(
     .WeightBipolar(WeightBipolar), .ActBipolar(ActBipolar), .WeightExp(WeightExp),
     .WeightLow(WeightLow), .ActExp(ActExp), .ActLow(ActLow), .IndexWidth(IndexWidth),
     .TableFile(TableFile), .HasBias(HasBias), .BiasWidth(BiasWidth), .BiasRows(Fold),
-    .BiasFile(BiasFile), .DspRows(DspRows), .DspPack(DspPack), .Step(Step)
+    .BiasFile(BiasFile), .DspRows(DspRows), .DspPack(DspPack), .Step(Step), .Drop(Drop)
   ) i_array (
     .clk_i, .rst_ni, .step_i(in_valid_i), .first_i(tap_q == '0), .last_i(tap_last),
     .acts_i(act_q), .weights_i(weight), .en_o(en), .out_valid_o, .out_ready_i, .out_data_o

@@ -7,7 +7,7 @@
 // with a word of bias, one after the other of BiasRows. Output stalls stop the pipeline (en_o).
 // An operand is an integer, one bit (Bipolar: 1 = +1, 0 = -1), or sign, exponent and mantissa
 // (Exp > 0, see float_split for Low). With IndexWidth > 0 weights are indices of that width into
-// the table of TableFile, whose entries are the weights.
+// the table of TableFile, whose entries are the weights. Drop: see `mac_sum`.
 // Rows below DspRows multiply in DSP blocks, the others in look-up tables. A DSP block makes
 // DspPack products of a row and adds them (`mul_packed`; integers only), or, with DspShare, the
 // products of two rows with one activation (`mul_shared`; integers, Shared, no table, DspPack 1).
@@ -45,6 +45,7 @@ module mac_array #(
   parameter int DspPack       = 1,
   parameter bit DspShare      = 1'b0,
   parameter int Step          = 1,
+  parameter int Drop          = -1,
   localparam int WordWidth = PE * SIMD * (IndexWidth > 0 ? IndexWidth : WeightWidth),
   localparam int ActsWidth = (Shared ? 1 : PE) * SIMD * ActWidth
 ) (
@@ -100,8 +101,7 @@ module mac_array #(
                            : (Float ? FloatMul : 2) + DspLevels / Step;
   localparam int Stages    = DspRows == 0 ? LutStages : DspRows == PE ? DspStages
                            : LutStages > DspStages ? LutStages : DspStages;
-  // From a step to the accumulator input.
-  localparam int Depth     = 2 + (IndexWidth > 0 ? 1 : 0) + Stages;
+  localparam int Depth     = 2 + (IndexWidth > 0 ? 1 : 0) + Stages;  // step to accumulator
   localparam int RowWidth  = BiasRows > 1 ? $clog2(BiasRows) : 1;
   // The bias and, for bipolar times bipolar, the constant -Columns.
   localparam int Constant  = $clog2(Columns + 1) + 1;
@@ -162,7 +162,7 @@ module mac_array #(
     matvec_pair #(
       .SIMD(SIMD), .WeightWidth(WeightWidth), .ActWidth(ActWidth), .AccWidth(AccWidth),
       .AccSigned(AccSigned), .ActSigned(ActSigned), .Step(Step), .Delay(Stages - DspStages),
-      .InitWidth(InitWidth)
+      .Drop(Drop), .InitWidth(InitWidth)
     ) i_pair (
       .clk_i, .rst_ni, .en_i(en_o), .acts_i(acts_q),
       .weights_i(weights_q[2*p*LaneWord +: 2*LaneWord]),
@@ -177,7 +177,7 @@ module mac_array #(
       .AccSigned(AccSigned), .ActSigned(ActSigned), .WeightBipolar(WeightBipolar),
       .ActBipolar(ActBipolar), .WeightExp(WeightExp), .WeightLow(WeightLow), .ActExp(ActExp),
       .ActLow(ActLow), .IndexWidth(IndexWidth), .TableFile(TableFile), .UseDsp(Dsp),
-      .DspPack(DspPack), .Step(Step), .Delay(Stages - (Dsp ? DspStages : LutStages)),
+      .DspPack(DspPack), .Step(Step), .Delay(Stages - (Dsp ? DspStages : LutStages)), .Drop(Drop),
       .InitWidth(InitWidth)
     ) i_lane (
       .clk_i, .rst_ni, .en_i(en_o), .acts_i(acts_q[(Shared ? 0 : p)*LaneActs +: LaneActs]),

@@ -5,7 +5,9 @@
 // output then (looked at by the overflow check only). Terms are signed in the last digit, in the
 // others if LowSigned; each has a carry to be added at its place. Doubled: the sum counts twice.
 // Step: adders between registers, see `sum_tree`. Exact: bits of the largest sum. No register here
-// is reset.
+// is reset. Drop from 0 on: the accumulator is one of fixed point. What enters it loses its lowest
+// Drop bits, rounded to the nearest with ties upwards, and the sum saturates (signed), in every
+// step. Below 0 it is exact.
 `default_nettype none
 module mac_sum #(
   parameter int Terms     = 4,
@@ -19,6 +21,7 @@ module mac_sum #(
   parameter int Exact     = 10,
   parameter int AccWidth  = 16,
   parameter bit AccSigned = 1'b1,
+  parameter int Drop      = -1,
   parameter int InitWidth = 17
 ) (
   input  logic                              clk_i,
@@ -32,6 +35,7 @@ module mac_sum #(
   input  logic [InitWidth-1:0]              init_i,
   output logic [AccWidth-1:0]               acc_o
 );
+  localparam bit Rounded  = Drop >= 0;
   localparam int Levels = Terms > 1 ? $clog2(Terms) : 0;
   localparam int Meets  = Digits > 1 ? $clog2(Digits) : 0;
   localparam int TreeWidth = TermWidth + Levels;
@@ -73,50 +77,76 @@ module mac_sum #(
     assign now = {total, total_carry};
   end
 
-  // Modulo 2^AccWidth: steps in between may wrap, the final value fits (checked below).
-  logic [SumWidth-1:0]          sum;
-  logic [AccWidth+SumWidth-1:0] sum_wide;
-  logic [AccWidth-1:0]          start, acc_q;
+  logic [SumWidth-1:0] sum;
+  logic [AccWidth-1:0] start, next, acc_q;
 
   if (Doubled) begin : gen_doubled
     assign sum = {now[AllWidth:1], 1'b0};
   end else begin : gen_plain
     assign sum = now[AllWidth:1];
   end
-  assign sum_wide = {{AccWidth{TopSigned & sum[SumWidth-1]}}, sum};
-  assign start    = first_i ? AccWidth'($signed(init_i)) : acc_q;
+  assign start = first_i ? AccWidth'($signed(init_i)) : acc_q;
+
+  if (Rounded) begin : gen_rounded
+    // Half of what is dropped, and one bit more for it; then one more for the accumulator's sum.
+    localparam int GivenWidth = SumWidth + 2;
+    localparam int KeptWidth  = GivenWidth > Drop + 1 ? GivenWidth - Drop : 1;
+    localparam int NextWidth  = (KeptWidth > AccWidth ? KeptWidth : AccWidth) + 1;
+    localparam bit [GivenWidth-1:0] Half = Drop > 0 ? GivenWidth'(1) << (Drop > 0 ? Drop - 1 : 0)
+                                                    : '0;
+    logic signed [GivenWidth-1:0] given;
+    logic signed [KeptWidth-1:0]  kept;
+    logic signed [NextWidth-1:0]  exact;
+    logic                         fits;
+
+    assign given = {{2{TopSigned & sum[SumWidth-1]}}, sum} + GivenWidth'(now[0]) + Half;
+    assign kept  = KeptWidth'(given >>> Drop);
+    assign exact = NextWidth'($signed(start)) + NextWidth'(kept);
+    // It fits if all bits from the accumulator's sign on are equal.
+    assign fits  = (&exact[NextWidth-1:AccWidth-1]) | ~(|exact[NextWidth-1:AccWidth-1]);
+    assign next  = fits ? exact[AccWidth-1:0]
+                        : {exact[NextWidth-1], {(AccWidth-1){~exact[NextWidth-1]}}};
+  end else begin : gen_exact
+    // Modulo 2^AccWidth: steps in between may wrap, the final value fits (checked below).
+    logic [AccWidth+SumWidth-1:0] sum_wide;
+    assign sum_wide = {{AccWidth{TopSigned & sum[SumWidth-1]}}, sum};
+    assign next     = start + sum_wide[AccWidth-1:0] + AccWidth'(now[0]);
+
+    logic unused_wide;
+    assign unused_wide = ^sum_wide;
+  end
 
   always_ff @(posedge clk_i) begin : p_acc
-    if (en_i && valid_i) acc_q <= start + sum_wide[AccWidth-1:0] + AccWidth'(now[0]);
+    if (en_i && valid_i) acc_q <= next;
   end
 
   assign acc_o = acc_q;
 
 `ifdef BITWRIGHT_CHECKS
-  longint exact_q, given;
-  logic   done_q;
+  if (!Rounded) begin : gen_checks
+    longint exact_q, given;
+    logic   done_q;
 
-  assign given = longint'($signed({TopSigned & sum[SumWidth-1], sum})) + longint'(now[0]);
-  initial done_q = 1'b0;
+    assign given = longint'($signed({TopSigned & sum[SumWidth-1], sum})) + longint'(now[0]);
+    initial done_q = 1'b0;
 
-  always @(posedge clk_i) begin : p_exact
-    if (en_i && valid_i) exact_q <= (first_i ? longint'($signed(init_i)) : exact_q) + given;
-    if (!rst_ni) done_q <= 1'b0;
-    else if (en_i) done_q <= valid_i & last_i;
-  end
+    always @(posedge clk_i) begin : p_exact
+      if (en_i && valid_i) exact_q <= (first_i ? longint'($signed(init_i)) : exact_q) + given;
+      if (!rst_ni) done_q <= 1'b0;
+      else if (en_i) done_q <= valid_i & last_i;
+    end
 
-  if (AccSigned) begin : gen_check_signed
-    no_overflow: assert property (@(posedge clk_i) done_q |-> longint'($signed(acc_q)) == exact_q);
-  end else begin : gen_check_unsigned
-    no_overflow: assert property (@(posedge clk_i)
-      done_q |-> longint'($unsigned(acc_q)) == exact_q);
+    if (AccSigned) begin : gen_check_signed
+      no_overflow: assert property (@(posedge clk_i)
+        done_q |-> longint'($signed(acc_q)) == exact_q);
+    end else begin : gen_check_unsigned
+      no_overflow: assert property (@(posedge clk_i)
+        done_q |-> longint'($unsigned(acc_q)) == exact_q);
+    end
   end
 `else
   logic unused;
   assign unused = last_i ^ rst_ni ^ AccSigned ^ (^init_i);
 `endif
-
-  logic unused_wide;
-  assign unused_wide = ^sum_wide;
 endmodule
 `default_nettype wire

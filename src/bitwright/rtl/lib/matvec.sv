@@ -10,7 +10,7 @@
 // Output stalls stop the pipeline.
 // Weight word (g*NF + nf)*SF + sf: PE-major, [(p*SIMD + s)*W +: W], W = IndexWidth if there is a
 // table, else WeightWidth; integers are signed. Bias word g*NF + nf: [p*BiasWidth +: BiasWidth],
-// signed. Results modulo 2^AccWidth; overflow is asserted in simulation.
+// signed. Results modulo 2^AccWidth; overflow is asserted in simulation. Drop: see `mac_sum`.
 `default_nettype none
 module matvec #(
   parameter int Groups        = 1,
@@ -39,6 +39,7 @@ module matvec #(
   parameter int DspPack       = 1,
   parameter bit DspShare      = 1'b0,
   parameter int Step          = 1,
+  parameter int Drop          = -1,
   parameter int RomStyle      = 0
 ) (
   input  logic                     clk_i,
@@ -71,7 +72,7 @@ module matvec #(
     .WeightBipolar(WeightBipolar), .ActBipolar(ActBipolar), .WeightExp(WeightExp),
     .WeightLow(WeightLow), .ActExp(ActExp), .ActLow(ActLow), .IndexWidth(IndexWidth),
     .TableFile(TableFile), .HasBias(HasBias), .BiasWidth(BiasWidth), .BiasFile(BiasFile),
-    .DspRows(DspRows), .DspPack(DspPack), .DspShare(DspShare), .Step(Step)
+    .DspRows(DspRows), .DspPack(DspPack), .DspShare(DspShare), .Step(Step), .Drop(Drop)
   ) i_core (
     .clk_i, .rst_ni, .in_valid_i, .in_ready_o, .in_data_i, .out_valid_o, .out_ready_i, .out_data_o,
     .weight_valid_i(1'b1), .weight_i(weight), .en_o(en), .issue_o(issue), .addr_o(addr)

@@ -31,6 +31,7 @@ module matvec_core #(
   parameter int DspPack       = 1,
   parameter bit DspShare      = 1'b0,
   parameter int Step          = 1,
+  parameter int Drop          = -1,
   localparam int Width     = PE * SIMD * (IndexWidth > 0 ? IndexWidth : WeightWidth),
   localparam int AddrWidth = Groups * (MW / SIMD) * (MH / PE) > 1 ?
                              $clog2(Groups * (MW / SIMD) * (MH / PE)) : 1
@@ -119,7 +120,8 @@ module matvec_core #(
     .WeightBipolar(WeightBipolar), .ActBipolar(ActBipolar), .WeightExp(WeightExp),
     .WeightLow(WeightLow), .ActExp(ActExp), .ActLow(ActLow), .IndexWidth(IndexWidth),
     .TableFile(TableFile), .HasBias(HasBias), .BiasWidth(BiasWidth), .BiasRows(Rows),
-    .BiasFile(BiasFile), .DspRows(DspRows), .DspPack(DspPack), .DspShare(DspShare), .Step(Step)
+    .BiasFile(BiasFile), .DspRows(DspRows), .DspPack(DspPack), .DspShare(DspShare), .Step(Step),
+    .Drop(Drop)
   ) i_array (
     .clk_i, .rst_ni, .step_i(issue_o), .first_i(sf_q == '0), .last_i(sf_last), .acts_i(act1),
     .weights_i(weight_i), .en_o, .out_valid_o, .out_ready_i, .out_data_o

@@ -25,6 +25,7 @@ module matvec_lane #(
   parameter bit UseDsp        = 1'b0,
   parameter int DspPack       = 1,
   parameter int Step          = 1,
+  parameter int Drop          = -1,
   parameter int Delay         = 0,
   parameter int InitWidth     = 17,
   localparam int WordWidth = IndexWidth > 0 ? IndexWidth : WeightWidth
@@ -154,7 +155,7 @@ module matvec_lane #(
 
   mac_sum #(
     .Terms(Terms), .TermWidth(TermWidth), .Digits(Digits), .LowSigned(OpSigned),
-    .TopSigned(!Xnor), .Doubled(Xnor), .Step(Step), .Delay(Delay), .Exact(Exact),
+    .TopSigned(!Xnor), .Doubled(Xnor), .Step(Step), .Delay(Delay), .Exact(Exact), .Drop(Drop),
     .AccWidth(AccWidth), .AccSigned(AccSigned), .InitWidth(InitWidth)
   ) i_sum (
     .clk_i, .rst_ni, .en_i, .terms_i(terms), .carries_i(carries), .valid_i, .first_i, .last_i,

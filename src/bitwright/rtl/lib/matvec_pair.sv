@@ -11,6 +11,7 @@ module matvec_pair #(
   parameter bit AccSigned   = 1'b1,
   parameter bit ActSigned   = 1'b0,
   parameter int Step        = 1,
+  parameter int Drop        = -1,
   parameter int Delay       = 0,
   parameter int InitWidth   = 17
 ) (
@@ -47,6 +48,7 @@ module matvec_pair #(
   for (genvar r = 0; r < 2; r++) begin : gen_row
     mac_sum #(
       .Terms(SIMD), .TermWidth(TermWidth), .Digits(1), .Step(Step), .Delay(Delay), .Exact(Exact),
+      .Drop(Drop),
       .AccWidth(AccWidth), .AccSigned(AccSigned), .InitWidth(InitWidth)
     ) i_sum (
       .clk_i, .rst_ni, .en_i, .terms_i(terms[r*SIMD*TermWidth +: SIMD*TermWidth]),

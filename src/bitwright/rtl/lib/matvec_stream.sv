@@ -30,6 +30,7 @@ module matvec_stream #(
   parameter int DspPack       = 1,
   parameter bit DspShare      = 1'b0,
   parameter int Step          = 1,
+  parameter int Drop          = -1,
   localparam int Width = PE * SIMD * (IndexWidth > 0 ? IndexWidth : WeightWidth)
 ) (
   input  logic                     clk_i,
@@ -61,7 +62,7 @@ module matvec_stream #(
     .WeightBipolar(WeightBipolar), .ActBipolar(ActBipolar), .WeightExp(WeightExp),
     .WeightLow(WeightLow), .ActExp(ActExp), .ActLow(ActLow), .IndexWidth(IndexWidth),
     .TableFile(TableFile), .HasBias(HasBias), .BiasWidth(BiasWidth), .BiasFile(BiasFile),
-    .DspRows(DspRows), .DspPack(DspPack), .DspShare(DspShare), .Step(Step)
+    .DspRows(DspRows), .DspPack(DspPack), .DspShare(DspShare), .Step(Step), .Drop(Drop)
   ) i_core (
     .clk_i, .rst_ni, .in_valid_i, .in_ready_o, .in_data_i, .out_valid_o, .out_ready_i, .out_data_o,
     .weight_valid_i, .weight_i(weight_q), .en_o(en), .issue_o(weight_ready_o), .addr_o(addr)

@@ -3,12 +3,13 @@
 
 Better than merging two groups at a time, whose order decides what is still possible. The pool has
 every size of array (X, Y) with which at least one convolution is within the penalty, each with
-buffers for the convolutions that need least: of the line buffer, or of the filters.
+buffers for as many convolutions as fit the board, by bounds on each of its three memories.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -16,14 +17,8 @@ from scipy.sparse import csc_array
 
 from bitwright.base.errors import BitwrightError
 from bitwright.papers.fpga_training.fpgpt.explore import Group, Sharing, tried
-from bitwright.papers.fpga_training.fpgpt.kernel import Kernel, kernel_for
-from bitwright.papers.fpga_training.fpgpt.resources import place
-
-#: Orders in which convolutions may join a kernel: by what of its buffers grows.
-_ORDERS: tuple[Callable[[Kernel], tuple[int, ...]], ...] = (
-    lambda kernel: (kernel.channel, kernel.span),
-    lambda kernel: (kernel.kern_words * kernel.kern_groups, kernel.out_blocks),
-)
+from bitwright.papers.fpga_training.fpgpt.kernel import SIZES, Kernel, kernel_for
+from bitwright.papers.fpga_training.fpgpt.resources import placeable
 
 
 def fewest_kernels(sharing: Sharing, seconds: float = 60.0) -> list[Group]:
@@ -70,39 +65,58 @@ def fewest_kernels(sharing: Sharing, seconds: float = 60.0) -> list[Group]:
 
 def _pool(sharing: Sharing) -> Iterator[tuple[Kernel, tuple[int, ...]]]:
     """Kernels, each with all convolutions that it runs within the penalty."""
-    sizes: dict[tuple[int, int, bool], None] = {}
-    for index, job in enumerate(sharing.jobs):
-        most = sharing.best[index].cycles * (1 + sharing.limit)
-        for one in tried(job, sharing.board, sharing.numbers, sharing.share):
-            if one.cycles <= most:
-                sizes[one.kernel.columns, one.kernel.rows, job.is_weight_gradient] = None
-        yield sharing.best[index].kernel, (index,)
-    for columns, rows, gradient in sizes:
-        own = {
-            index: kernel_for(job, columns, rows, sharing.numbers, sharing.board.port_bits)
-            for index, job in enumerate(sharing.jobs)
-            if job.is_weight_gradient == gradient
-        }
-        within = [index for index, k in own.items() if sharing.penalty(k, index) <= sharing.limit]
-        for order in _ORDERS:
-            yield from _prefixes(sharing, own, sorted(within, key=lambda i: order(own[i])))
+    for index, best in enumerate(sharing.best):
+        yield best.kernel, (index,)
+    for gradient in (False, True):
+        jobs = [i for i, job in enumerate(sharing.jobs) if job.is_weight_gradient == gradient]
+        grown = list(_grown(sharing, jobs))
+        if grown:
+            together = Kernel.together(grown)
+            within = np.array([sharing.penalties(together, i) <= sharing.limit for i in jobs])
+            _, firsts = np.unique(np.packbits(within, axis=0), axis=1, return_index=True)
+            for which in firsts:
+                members = tuple(jobs[i] for i in np.flatnonzero(within[:, which]))
+                if members:
+                    yield together.at(int(which)), members
 
 
-def _prefixes(
-    sharing: Sharing, own: dict[int, Kernel], ordered: Sequence[int]
-) -> Iterator[tuple[Kernel, tuple[int, ...]]]:
-    kernel: Kernel | None = None
-    for place_, index in enumerate(ordered):
-        grown = own[index] if kernel is None else kernel.merged(own[index])
-        if place(grown, sharing.board, sharing.share) is None:
-            continue
-        last = place_ + 1 == len(ordered)
-        if not last and kernel is not None and grown == kernel:
-            continue
-        kernel = grown
-        members = tuple(i for i in ordered if sharing.penalty(kernel, i) <= sharing.limit)
+def _grown(sharing: Sharing, jobs: Sequence[int]) -> Iterator[Kernel]:
+    """Kernels of every size of array on which a convolution is within the penalty, with buffers for
+    as many convolutions as the board holds; those of a size side by side."""
+    sizes: set[tuple[int, int]] = set()
+    for index in jobs:
+        found = tried(sharing.jobs[index], sharing.board, sharing.numbers, sharing.share)
+        good = found.kernel.at(found.cycles <= sharing.best[index].cycles * (1 + sharing.limit))
+        sizes |= set(zip(good.columns.tolist(), good.rows.tolist(), strict=True))
+    if not sizes:
+        return
+    columns, rows = (np.array(side) for side in zip(*sorted(sizes), strict=True))
+    port = sharing.board.port_bits
+    shapes = {sharing.shape(index): index for index in jobs}
+    own, within = [], []
+    for index in shapes.values():
+        own.append(kernel_for(sharing.jobs[index], columns, rows, sharing.numbers, port))
+        within.append(sharing.penalties(own[-1], index) <= sharing.limit)
+    for number in range(len(columns)):
+        members = [k.at(number) for k, good in zip(own, within, strict=True) if good[number]]
         if members:
-            yield kernel, members
+            yield _common(sharing, Kernel.together(list(dict.fromkeys(members))))
+
+
+def _common(sharing: Sharing, members: Kernel) -> Kernel:
+    """Of kernels of one size: what those have in common that need no more than some bound of each
+    memory and of the bursts, where the board holds it."""
+    masks = np.ones((1, len(members.channel)), bool)
+    filters = members.kern_words * members.kern_groups
+    for size in (members.channel, members.kern_burst, filters, members.out_blocks):
+        needs = np.broadcast_to(size, masks.shape[1])
+        below = needs[None] <= np.unique(needs)[:, None]
+        masks = (masks[:, None] & below[None]).reshape(-1, masks.shape[1])
+        masks = masks[np.unique(np.packbits(masks, axis=1), axis=0, return_index=True)[1]]
+    masks = masks[masks.any(axis=1)]
+    sizes = {n: (masks * np.broadcast_to(getattr(members, n), masks.shape)).max(1) for n in SIZES}
+    kernels = replace(members, **sizes)
+    return kernels.at(placeable(kernels, sharing.board, sharing.share))
 
 
 def _without_dominated(

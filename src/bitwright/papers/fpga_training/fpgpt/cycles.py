@@ -8,24 +8,19 @@ uncapped number of beats of a burst, aligned groups, A.33, A.35 and A.36).
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from math import ceil
 
-from bitwright.papers.fpga_training.fpgpt.kernel import Kernel, line_buffer
+from bitwright.papers.fpga_training.fpgpt.counts import Count, align, choose, largest, least, up
+from bitwright.papers.fpga_training.fpgpt.kernel import Kernel, line_buffers
 from bitwright.papers.fpga_training.jobs import ConvolutionJob
 
 #: Beats of the inner loop of a burst at most, and what bursts cost in multiples of; loops outside.
 _INNER, _BEATS, _OUTER = 256, 16, 3
 
 
-def _align(value: int, step: int) -> int:
-    return ceil(value / step) * step
-
-
-def burst_cycles(words: int, band: int) -> int:
+def burst_cycles(words: Count, band: int) -> Count:
     """Of one burst of so many words (A.1 to A.3): at least three times sixteen beats."""
-    beats = ceil(words / band)
-    inner = min(beats, _INNER)
-    return _align(inner, _BEATS) * max(ceil(beats / _INNER), _OUTER)
+    beats = up(words, band)
+    return align(least(beats, _INNER), _BEATS) * largest(up(beats, _INNER), _OUTER)
 
 
 @dataclass(frozen=True)
@@ -42,37 +37,37 @@ class Cycles:
         out_construct, out_encode, out_ddr: A.38 or A.41, A.42, A.44.
     """
 
-    inp_ddr: int
-    inp_decode: int
-    inp_construct: int
-    inp_im2col: int
-    array: int
-    kern_ddr: int
-    kern_decode: int
-    kern_feed: int
-    out_construct: int
-    out_encode: int
-    out_ddr: int
+    inp_ddr: Count
+    inp_decode: Count
+    inp_construct: Count
+    inp_im2col: Count
+    array: Count
+    kern_ddr: Count
+    kern_decode: Count
+    kern_feed: Count
+    out_construct: Count
+    out_encode: Count
+    out_ddr: Count
 
     @property
-    def inp(self) -> int:
+    def inp(self) -> Count:
         """Gamma_INP (5.9)."""
-        return max(self.inp_ddr, self.inp_construct, self.inp_im2col)
+        return largest(self.inp_ddr, self.inp_construct, self.inp_im2col)
 
     @property
-    def kern(self) -> int:
+    def kern(self) -> Count:
         """Gamma_KERN (5.10, 5.11)."""
-        return max(self.kern_ddr, self.kern_decode, self.kern_feed)
+        return largest(self.kern_ddr, self.kern_decode, self.kern_feed)
 
     @property
-    def out(self) -> int:
+    def out(self) -> Count:
         """Gamma_OUT (5.12)."""
-        return max(self.out_ddr, self.out_encode, self.out_construct)
+        return largest(self.out_ddr, self.out_encode, self.out_construct)
 
     @property
-    def total(self) -> int:
+    def total(self) -> Count:
         """Gamma_Total (5.13)."""
-        return max(self.inp, self.kern, self.array, self.out)
+        return largest(self.inp, self.kern, self.array, self.out)
 
     @property
     def bottleneck(self) -> str:
@@ -82,23 +77,21 @@ class Cycles:
 
 
 def cycles(job: ConvolutionJob, kernel: Kernel) -> Cycles:
-    """Cycles of one group of channels of a convolution on a kernel that it fits."""
+    """Cycles of one group of channels of a convolution on a kernel that it fits, or on many."""
     x, y, band = kernel.columns, kernel.rows, kernel.band
-    blocks, passes = ceil(job.positions / x), ceil(job.kernels / y)
+    blocks, passes = up(job.positions, x), up(job.kernels, y)
     repeats = blocks * passes * job.images * job.accumulated
     reads = job.channels * repeats
-    own = line_buffer(job, min(x, job.positions)).channel
-    if kernel.span < band:
-        group = ceil(_align(own, band) / kernel.span)
-    else:
-        group = ceil(_align(own, kernel.span) / band)
+    _, own = line_buffers(job, least(x, job.positions))
+    narrow, wide = up(align(own, band), kernel.span), up(align(own, kernel.span), band)
+    group = choose(kernel.span < band, narrow, wide)
     drain = y + kernel.numbers.reduction
     array = (job.window * blocks + drain) * passes * job.images * job.accumulated
     kern = _kern_gradient if job.is_weight_gradient else _kern_held
     ddr, decode, feed = kern(job, kernel, blocks, passes, array)
     return Cycles(
         burst_cycles(kernel.channel, band) * reads,
-        ceil(own / band) * reads,
+        up(own, band) * reads,
         group * reads,
         job.window * repeats,
         array,
@@ -110,28 +103,30 @@ def cycles(job: ConvolutionJob, kernel: Kernel) -> Cycles:
 
 
 def _kern_held(
-    job: ConvolutionJob, kernel: Kernel, blocks: int, passes: int, array: int
-) -> tuple[int, int, int]:
+    job: ConvolutionJob, kernel: Kernel, blocks: Count, passes: Count, array: Count
+) -> tuple[Count, Count, Count]:
     """All of KERN is read once and kept: A.14, A.15, A.21."""
     words = job.kernels * job.channels * job.kern[0] * job.kern[1]
-    return ceil(words / kernel.band), words, words + array
+    return up(words, kernel.band), words, words + array
 
 
 def _kern_gradient(
-    job: ConvolutionJob, kernel: Kernel, blocks: int, passes: int, array: int
-) -> tuple[int, int, int]:
+    job: ConvolutionJob, kernel: Kernel, blocks: Count, passes: Count, array: Count
+) -> tuple[Count, Count, Count]:
     """KERN is read again for every image and channel: A.25, A.26 or A.27, A.33."""
     y, band, repeats = kernel.rows, kernel.band, job.images * job.accumulated
     small = job.channels * job.kern[0] * job.kern[1]
     own = job.kernels * small
     ddr = burst_cycles(kernel.kern_burst, band) * repeats
-    decode = ceil(own / min(y, band)) * repeats
-    dilated = y * ceil(job.window / y)
+    decode = up(own, least(y, band)) * repeats
+    dilated = y * up(job.window, y)
     once = dilated * blocks + y + kernel.numbers.reduction
-    return ddr, decode, y * ceil(small / y) + once * passes * repeats
+    return ddr, decode, y * up(small, y) + once * passes * repeats
 
 
-def _out(job: ConvolutionJob, kernel: Kernel, blocks: int, passes: int) -> tuple[int, int, int]:
+def _out(
+    job: ConvolutionJob, kernel: Kernel, blocks: Count, passes: Count
+) -> tuple[Count, Count, Count]:
     """A.38 or A.41; A.42 or A.43; A.44."""
     x, y, band = kernel.columns, kernel.rows, kernel.band
     if job.is_weight_gradient:
@@ -143,4 +138,4 @@ def _out(job: ConvolutionJob, kernel: Kernel, blocks: int, passes: int) -> tuple
         images, channels = job.images, job.kernels
         construct = y * blocks + y * blocks * passes * images
     values = channels * job.positions
-    return construct, ceil(values / min(x, band)) * images, ceil(images * values / band)
+    return construct, up(values, least(x, band)) * images, up(images * values, band)

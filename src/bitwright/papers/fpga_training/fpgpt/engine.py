@@ -10,6 +10,7 @@ transposed; what the array computes beyond the last position or filter is droppe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Windows:
     zero: NDArray[np.bool_]
 
 
+@lru_cache(maxsize=1 << 12)
 def windows(job: ConvolutionJob, kernel: Kernel, group: int) -> Windows:
     """The im2col unit's addresses for one group of positions (kernel taps of the dilated KERN)."""
     position = group * kernel.columns + np.arange(kernel.columns)

@@ -7,36 +7,51 @@ merging, or by choosing the fewest from a pool that covers every convolution wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bitwright.base.errors import TargetError
 from bitwright.papers.fpga_training.devices import Board
+from bitwright.papers.fpga_training.fpgpt.counts import Count
 from bitwright.papers.fpga_training.fpgpt.cycles import cycles
 from bitwright.papers.fpga_training.fpgpt.kernel import Kernel, Numbers, fits, kernel_for
-from bitwright.papers.fpga_training.fpgpt.resources import Share, place, share_of, why_not
+from bitwright.papers.fpga_training.fpgpt.resources import (
+    Share,
+    place,
+    placeable,
+    share_of,
+    why_not,
+)
 from bitwright.papers.fpga_training.jobs import ConvolutionJob
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A kernel for a convolution and its cycles, all groups of channels one after the other."""
+    """A kernel for a convolution and its cycles, all groups of channels one after the other; or
+    many kernels side by side."""
 
     kernel: Kernel
-    cycles: int
+    cycles: Count
 
 
-def tried(
-    job: ConvolutionJob, board: Board, numbers: Numbers, share: Share | None = None
-) -> Iterator[Tried]:
-    """All kernels of one convolution that fit the board, up to X = positions and Y = filters."""
+def tried(job: ConvolutionJob, board: Board, numbers: Numbers, share: Share | None = None) -> Tried:
+    """All kernels of one convolution that fit the board, up to X = positions and Y = filters, side
+    by side in the order of X, then Y."""
     limit = share or share_of(board)
     elements = limit.dsp // numbers.dsp
-    for columns in range(1, min(job.positions, elements) + 1):
-        for rows in range(1, min(job.kernels, elements // columns) + 1):
-            kernel = kernel_for(job, columns, rows, numbers, board.port_bits)
-            if place(kernel, board, limit):
-                yield Tried(kernel, job.groups * cycles(job, kernel).total)
+    most = np.arange(1, min(job.positions, elements) + 1)
+    heights = np.minimum(job.kernels, elements // most)
+    columns = np.repeat(most, heights)
+    rows = np.arange(len(columns)) - np.repeat(np.cumsum(heights) - heights, heights) + 1
+    if not len(columns):
+        columns = rows = np.ones(1, int)
+    kernels = kernel_for(job, columns, rows, numbers, board.port_bits)
+    kept = np.flatnonzero(placeable(kernels, board, limit))
+    kernels = kernels.at(kept)
+    return Tried(kernels, job.groups * cycles(job, kernels).total)
 
 
 def best_kernel(
@@ -47,12 +62,8 @@ def best_kernel(
     Raises:
         TargetError: no kernel of this convolution fits; which memory is too small.
     """
-    found = min(
-        tried(job, board, numbers, share),
-        key=lambda one: (one.cycles, one.kernel.elements),
-        default=None,
-    )
-    if found is None:
+    found = tried(job, board, numbers, share)
+    if not len(found.cycles):
         smallest = kernel_for(job, 1, 1, numbers, board.port_bits)
         raise TargetError(
             f"no kernel fits the {job.product.value} of {job.layer!r}: even with one element, "
@@ -61,7 +72,8 @@ def best_kernel(
             hint="run this layer on the CPU (leave it out of the list of layers), or take a board "
             "with more memory",
         )
-    return found
+    best = int(np.lexsort((found.kernel.elements, found.cycles))[0])
+    return Tried(found.kernel.at(best), int(found.cycles[best]))
 
 
 @dataclass
@@ -93,15 +105,22 @@ class Sharing:
         self.best = [found[_shape(job)] for job in self.jobs]
         self._penalties: dict[tuple[Kernel, ConvolutionJob], float] = {}
 
+    def shape(self, index: int) -> ConvolutionJob:
+        """A convolution without its layer's name: what its cycles depend on."""
+        return _shape(self.jobs[index])
+
     def penalty(self, kernel: Kernel, index: int) -> float:
         """Relative loss of a convolution on a kernel (5.24), infinite where it does not fit."""
-        job = self.jobs[index]
-        key = kernel, _shape(job)
+        key = kernel, _shape(self.jobs[index])
         if key not in self._penalties:
-            best = self.best[index].cycles
-            taken = job.groups * cycles(job, kernel).total if fits(kernel, job) else None
-            self._penalties[key] = float("inf") if taken is None else (taken - best) / best
+            self._penalties[key] = float(self.penalties(Kernel.together([kernel]), index)[0])
         return self._penalties[key]
+
+    def penalties(self, kernels: Kernel, index: int) -> NDArray[np.float64]:
+        """`penalty` of kernels side by side."""
+        job, best = self.jobs[index], self.best[index].cycles
+        taken = job.groups * cycles(job, kernels).total
+        return np.where(fits(kernels, job), (taken - best) / best, np.inf)
 
     def loss(self, group: Group) -> float:
         """Sum of the penalties of a group."""

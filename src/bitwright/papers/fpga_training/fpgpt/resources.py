@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import ceil
+from typing import Any
+
+import numpy as np
 
 from bitwright.papers.fpga_training.devices import Board, Memory
+from bitwright.papers.fpga_training.fpgpt.counts import Count, align, largest, up
 from bitwright.papers.fpga_training.fpgpt.kernel import Kernel
 
 TENSORS = ("inp", "kern", "out")
@@ -28,27 +31,23 @@ class Partitions:
         ports: that are used in one cycle (5.21).
     """
 
-    words: int
-    partitions: int
-    ports: int
+    words: Count
+    partitions: Count
+    ports: Count
 
-    def blocks(self, memory: Memory, bits: int) -> int:
+    def blocks(self, memory: Memory, bits: int) -> Count:
         """Blocks of a kind of memory that it takes (5.17 to 5.22)."""
-        deep = ceil(self.words / memory.words_of(bits))
-        return max(deep * self.partitions, ceil(self.ports / memory.ports))
-
-
-def _align(value: int, step: int) -> int:
-    return ceil(value / step) * step
+        deep = up(self.words, memory.words_of(bits))
+        return largest(deep * self.partitions, up(self.ports, memory.ports))
 
 
 def partitions(kernel: Kernel) -> dict[str, Partitions]:
     """The memories of INP, KERN and OUT, each with two halves that take turns but KERN of FGI (read
     once) and OUT of GW (added up in place)."""
     x, y, z = kernel.columns, kernel.rows, kernel.span
-    inp = _align(_align(_align(kernel.channel, kernel.band), z), 2 * z)
+    inp = align(align(align(kernel.channel, kernel.band), z), 2 * z)
     if kernel.weight_gradient:
-        kern = Partitions(_align(kernel.kern_words, y), 2 * y**2, y)
+        kern = Partitions(align(kernel.kern_words, y), 2 * y**2, y)
         return {
             "inp": Partitions(inp, 2, z),
             "kern": kern,
@@ -86,8 +85,8 @@ class Placement:
     """Which memory holds each tensor, and how many blocks that takes of each kind."""
 
     memory: dict[str, str]
-    bram: int
-    uram: int
+    bram: Count
+    uram: Count
 
 
 def placements(kernel: Kernel, board: Board) -> Iterator[Placement]:
@@ -118,6 +117,15 @@ def place(kernel: Kernel, board: Board, share: Share | None = None) -> Placement
         if placement.bram <= limit.bram and placement.uram <= limit.uram:
             return placement
     return None
+
+
+def placeable(kernels: Kernel, board: Board, share: Share | None = None) -> Any:
+    """Of kernels side by side, which `place` finds a placement for."""
+    limit = share or share_of(board)
+    found = np.zeros(np.shape(kernels.columns), bool)
+    for placement in placements(kernels, board):
+        found |= (placement.bram <= limit.bram) & (placement.uram <= limit.uram)
+    return found & (kernels.dsp <= limit.dsp)
 
 
 def why_not(kernel: Kernel, board: Board) -> str:

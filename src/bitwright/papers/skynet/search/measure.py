@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, FiniteFloat, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from bitwright.base.errors import ModelError, RecipeError, RunError, TargetError
 from bitwright.base.progress import Progress, no_progress
+from bitwright.base.records import Finite, Positive
 from bitwright.base.source import code_key
 from bitwright.explore.changes import job_arguments, recipe_of
 from bitwright.jobs import Job, JobResult, run_jobs
@@ -33,9 +34,9 @@ class _Refused(BaseModel):
 
 
 class _Known(BaseModel):
-    accuracy: FiniteFloat
-    latency_ms: FiniteFloat
-    interval_ms: FiniteFloat
+    accuracy: Finite
+    latency_ms: Positive
+    interval_ms: Positive
 
 
 _KIND: TypeAdapter[_Refused | _Known] = TypeAdapter(_Refused | _Known)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of whatever origin: what lies in them, as deep as ours are; no links on the way to what
+is written; taken away whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from bitwright.base.errors import RunError
+
+#: Folders inside each other. Ours have some ten; Python's own functions call themselves for each,
+#: and end at a thousand, which take 2000 letters of a path.
+DEEPEST = 64
+_LINK = "is a symbolic link, by which something would be written elsewhere"
+_LINK_HINT = "remove it, or put a folder or file of its own in its place"
+
+
+def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Everything in a folder and in those inside it, a folder before what it holds; links are not
+    followed. Nothing where there is no such folder.
+
+    Raises:
+        RunError: more than `DEEPEST` folders lie inside each other.
+        OSError: a folder may not be read.
+    """
+    waiting = [(str(folder), 1)]
+    while waiting:
+        place, level = waiting.pop()
+        if level > DEEPEST:
+            raise _too_deep(folder)
+        try:
+            with os.scandir(place) as found:
+                entries = list(found)
+        except FileNotFoundError:  # it goes just now
+            continue
+        for entry in entries:
+            yield entry
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append((entry.path, level + 1))
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All files in a folder and in those inside it, in order; links to files are among them.
+
+    Raises:
+        RunError, OSError: as `entries_below`.
+    """
+    paths = (Path(entry.path) for entry in entries_below(folder))
+    return sorted(path for path in paths if path.is_file())
+
+
+def check_no_links(*places: Path, below: bool = False) -> None:
+    """Refuse to write where a link leads: whoever made a folder may be a stranger.
+
+    Args:
+        below: look at everything inside of the last place, too.
+
+    Raises:
+        RunError: one is a link; or as `entries_below`.
+    """
+    for place in places:
+        if place.is_symlink():
+            raise RunError(_LINK, where=str(place), hint=_LINK_HINT)
+    for entry in entries_below(places[-1]) if below else ():
+        if entry.is_symlink():
+            raise RunError(_LINK, where=entry.path, hint=_LINK_HINT)
+
+
+def remove_folder(folder: Path) -> None:
+    """Take a folder away, if there is one, as far as that is possible.
+
+    Raises:
+        RunError: it holds too many folders inside each other.
+    """
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        raise _too_deep(folder) from None
+
+
+def _too_deep(folder: Path) -> RunError:
+    return RunError(
+        f"holds more than {DEEPEST} folders inside each other",
+        where=str(folder),
+        hint="it is none of ours; remove it, or name another folder",
+    )

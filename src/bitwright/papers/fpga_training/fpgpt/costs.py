@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training on FPGPT as a device of cost tables: every convolution on its own best kernel, at every
+word length (Vink 2023, 6.1 and 6.4; specification 004, 2.5.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bitwright.base.errors import TargetError
+from bitwright.base.figures import Source
+from bitwright.low_precision.costs.model import (
+    NOTHING,
+    Accelerator,
+    Cost,
+    CostTable,
+    LevelCosts,
+    PartCost,
+)
+from bitwright.low_precision.costs.network import Network
+from bitwright.low_precision.ladder import FLOAT32, parse_level
+from bitwright.papers.fpga_training.devices import Board, load_board
+from bitwright.papers.fpga_training.fpgpt import kernel
+from bitwright.papers.fpga_training.fpgpt.explore import best_kernel
+from bitwright.papers.fpga_training.jobs import ConvolutionJob, convolution_jobs
+
+_NOTES = (
+    "cycles of each convolution on its own best kernel (equation 5.13), one after the other; "
+    "layers that are no convolutions, transfers and reconfigurations are not counted",
+)
+
+
+class FpgptCosts(Accelerator):
+    """FPGPT on one die of a board; float32 and fixed point of 2 to 16 bits."""
+
+    name = "fpgpt-u250"
+
+    def __init__(self, board: Board | None = None) -> None:
+        self.board = board or load_board("u250")
+
+    def computes(self, level: str) -> bool:
+        found = parse_level(level).format
+        return found is None or (found.is_integer and found.bits <= 16)
+
+    def costs(self, network: Network, levels: Sequence[str], steps: int) -> CostTable:
+        jobs, known = list(convolution_jobs(network)), {}
+        for level in levels:
+            if not self.computes(level):
+                raise TargetError(
+                    f"{self.name} does not compute in {level}",
+                    hint="it has float32 and integers of 2 to 16 bits",
+                )
+            bits = parse_level(level).bits
+            numbers = kernel.FLOAT32 if level == FLOAT32 else kernel.fixed_point(bits)
+            known[level] = LevelCosts(level, tuple(self._parts(jobs, numbers)))
+        name = f"{network.name} on {self.name}"
+        return CostTable(name, Source.MODEL, steps, NOTHING, NOTHING, known, _NOTES)
+
+    def _parts(self, jobs: Sequence[ConvolutionJob], numbers: kernel.Numbers) -> list[PartCost]:
+        found: dict[ConvolutionJob, float] = {}
+        parts = []
+        for job in jobs:
+            key = replace(job, layer="")
+            if key not in found:
+                taken = best_kernel(job, self.board, numbers).cycles
+                found[key] = taken / self.board.clock_hz
+            cost = Cost(found[key], found[key] * self.board.watts)
+            parts.append(PartCost(job.layer, job.product.value, cost, f"{numbers.bits} bits"))
+        return parts

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accumulators that round and saturate, in RTL: drawn networks, and SkyNet's fixed point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.hw_networks import random_folding, rounded_network
+from tests.skynet_networks import folded
+
+from bitwright.hw import map_graph
+from bitwright.hw.dataflow import analyse
+from bitwright.papers.skynet.fixed_graph import fixed_graph, levels_of
+from bitwright.papers.skynet.fixed_point import FixedTypes, evaluate_fixed
+from bitwright.rtl.emit import emit
+from bitwright.sim import Simulator, no_stalls, random_stalls
+
+FRAMES = 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drawn_networks(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(200 + seed)
+    graph = rounded_network(rng, layers=3)
+    hardware = map_graph(graph, random_folding(graph, rng, most=64))
+    emit(hardware, tmp_path / "rtl")
+    simulator = Simulator.build(tmp_path / "rtl")
+    (edge,), (out,) = graph.inputs, graph.outputs
+    kind = graph.types[edge]
+    levels = rng.integers(kind.lo, kind.hi + 1, (FRAMES, *kind.shape))
+    wanted = graph.run({edge: levels})[out]
+    inputs = simulator.pack({"s_axis_0": levels})
+    for stalls in (no_stalls(), random_stalls(0.5, seed=2)):
+        result = simulator.run(inputs, FRAMES, stalls)
+        assert (result.levels["m_axis_0"].reshape(wanted.shape) == wanted).all()
+        if stalls.name == no_stalls().name:
+            assert np.diff(result.frame_ends())[-1] == analyse(hardware).interval
+
+
+def test_skynet_in_fixed_point_is_its_emulation(tmp_path: Path) -> None:
+    """A narrow network to its last convolution: bypass, reorder and head are in it."""
+    types = FixedTypes(tile=1)
+    graph = fixed_graph(folded(6), (16, 16, 3), types)
+    emit(map_graph(graph), tmp_path / "rtl")
+    simulator = Simulator.build(tmp_path / "rtl")
+    images = np.random.default_rng(7).uniform(-4, 4, (2, 3, 16, 16))
+    result = simulator.run(simulator.pack({"s_axis_0": levels_of(images, types.maps)}), 2)
+    wanted = levels_of(evaluate_fixed(folded(6), images, types), types.sums)
+    assert (result.levels["m_axis_0"].reshape(wanted.shape) == wanted).all()
