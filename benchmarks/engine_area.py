@@ -22,6 +22,7 @@ from bitwright.build.target import Target, load_target
 from bitwright.build.timing import CriticalPath
 from bitwright.build.yosys import synthesise
 from bitwright.engine.config import ENGINES, EngineConfig
+from bitwright.engine.cost import PAIRING_FAMILIES
 from bitwright.rtl.emit_engine import emit_engine, emit_engine_board
 
 _TIMEOUT = 14_400.0
@@ -53,7 +54,8 @@ def main() -> None:
 def _out_of_context(
     given: argparse.Namespace, config: EngineConfig, target: Target, out: Path
 ) -> None:
-    emit_engine(config, out / "rtl", dsps=given.dsps)
+    paired = target.family in PAIRING_FAMILIES
+    emit_engine(config, out / "rtl", dsps=given.dsps, paired=paired)
     mapped = synthesise(out / "rtl", target, out / "synthesis", timeout=_TIMEOUT)
     print(f"| {given.engine} | {mapped.tool} | {mapped.resources} | |", flush=True)
     if given.clock is None:

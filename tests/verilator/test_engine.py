@@ -39,13 +39,13 @@ from bitwright.sim.engines import check_cycles
 L, X, S = 1 << Unit.LOAD, 1 << Unit.EXECUTE, 1 << Unit.STORE
 
 
-#: The same with results that leave two a cycle.
+#: The same with results that leave two a cycle, and pixels that share multipliers.
 FAST = replace(SMALL, post_lanes=2)
 
 
 def built(config: EngineConfig, folder: Path) -> Simulator:
     """Half of its products are multipliers of the device, half look-up tables."""
-    emit_engine(config, folder, dsps=config.lanes // 2)
+    emit_engine(config, folder, dsps=config.lanes // 2, paired=config.post_lanes == 2)
     return Simulator.build(folder)
 
 
@@ -57,7 +57,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Simulator:
 
 @pytest.fixture(scope="module")
 def fast(tmp_path_factory: pytest.TempPathFactory) -> Simulator:
-    """A small engine with two post lanes a pixel."""
+    """A small engine with two post lanes a pixel and two pixels a multiplier."""
     return built(FAST, tmp_path_factory.mktemp("fast") / "rtl")
 
 

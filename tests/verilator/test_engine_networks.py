@@ -59,7 +59,8 @@ class Bench:
     def simulator(self, name: str) -> Simulator:
         if name not in self.built:
             config = CONFIGS[name]
-            emit_engine(config, self.folder / name, dsps=config.lanes // 2)
+            paired = config.post_lanes == 2  # two pixels a multiplier
+            emit_engine(config, self.folder / name, dsps=config.lanes // 2, paired=paired)
             self.built[name] = Simulator.build(self.folder / name)
         return self.built[name]
 

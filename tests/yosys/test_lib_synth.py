@@ -14,6 +14,7 @@ from tests.verilator.lib_cases import CASES, Case, threshold
 from tests.yosys.lib_wrapper import write_synthesis
 
 from bitwright.base.tools.finder import require, run_tool
+from bitwright.rtl import module_files
 from bitwright.sim import StreamSpec
 
 COMMANDS = {
@@ -130,3 +131,25 @@ def test_library_synthesises(family: str, tmp_path: Path) -> None:
         assert block_rams & set(cells[name]), name
     # Two lanes of two products each: one multiplier a product.
     assert cells["matvec_dsp"][multiplier] == 4
+
+
+TWO_ALIKE = """
+module wrap (input logic clk, input logic [3:0] data, output logic [3:0] first, second);
+  engine_own #(.Width(4)) i_first (.clk_i(clk), .data_i(data), .data_o(first));
+  engine_own #(.Width(4)) i_second (.clk_i(clk), .data_i(data), .data_o(second));
+endmodule
+"""
+
+
+@pytest.mark.parametrize("family", COMMANDS)
+def test_registers_of_their_own_stay_two(family: str, tmp_path: Path) -> None:
+    """Of an engine's memories: one for all of them is a wire across the whole device."""
+    (tmp_path / "wrap.sv").write_text(TWO_ALIKE)
+    (tmp_path / "engine_own.sv").write_bytes(module_files()["engine_own"].read_bytes())
+    reads = "".join(f"read_verilog -sv -defer {name}.sv\n" for name in ("engine_own", "wrap"))
+    script = f"{reads}hierarchy -top wrap\n{COMMANDS[family]}\ntee -q -o stat.json stat -json\n"
+    (tmp_path / "synth.ys").write_text(script)
+    run_tool(require("yosys"), ["-s", "synth.ys"], cwd=tmp_path, log=tmp_path / "log", timeout=120)
+    cells = json.loads((tmp_path / "stat.json").read_text())["design"]["num_cells_by_type"]
+    registers = {name: n for name, n in cells.items() if "FF" in name or name.startswith("FD")}
+    assert sum(registers.values()) == 8, cells

@@ -43,7 +43,7 @@ class Constants:
     """
 
     exec_start: int = 8
-    exec_result: int = 30
+    exec_result: int = 31
     conf: int = 1
     load_start: int = 8
     store_start: int = 8

@@ -30,18 +30,23 @@ EVENTS = (
 """What the bits of the engine's ``events_o`` mean, lowest first."""
 
 
-def parameters(config: EngineConfig, *, dsps: int | None = None) -> dict[str, int | str]:
+def parameters(
+    config: EngineConfig, *, dsps: int | None = None, paired: bool = False
+) -> dict[str, int | str]:
     """Parameters of the module ``engine``.
 
     Args:
         dsps: lanes of a dot product that are multipliers of the device; the others are look-up
             tables. None: all.
+        paired: two pixels share a multiplier, which must have 25 x 18 bits (`PAIRING_FAMILIES` of
+            `bitwright.engine.cost`).
     """
     return {
         "Pixels": config.pixels,
         "Lanes": config.lanes,
         "Dsps": config.lanes if dsps is None else dsps,
         "Nibbles": f"1'b{int(config.nibbles)}",
+        "Paired": f"1'b{int(paired)}",
         "FeatureWords": config.feature_words,
         "WeightRows": config.weight_rows,
         "ParameterRows": config.parameter_rows,
@@ -49,11 +54,13 @@ def parameters(config: EngineConfig, *, dsps: int | None = None) -> dict[str, in
     }
 
 
-def emit_engine(config: EngineConfig, out_dir: Path, *, dsps: int | None = None) -> Path:
+def emit_engine(
+    config: EngineConfig, out_dir: Path, *, dsps: int | None = None, paired: bool = False
+) -> Path:
     """Write the RTL of an engine; the folder is whole or not there.
 
     Args:
-        dsps: as `parameters` has it.
+        dsps, paired: as `parameters` has them.
 
     Returns:
         the path of ``design.json``.
@@ -65,7 +72,7 @@ def emit_engine(config: EngineConfig, out_dir: Path, *, dsps: int | None = None)
         TOP,
         out_dir,
         config,
-        parameters=parameters(config, dsps=dsps),
+        parameters=parameters(config, dsps=dsps, paired=paired),
         memory_ports=[
             {"name": PORT, "base": BASE, "data_bits": 8 * config.lanes, "access": "read_write"}
         ],

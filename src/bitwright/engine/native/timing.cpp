@@ -12,7 +12,7 @@ namespace {
 
 enum Kind { CONF, EXEC, LOAD, STORE, HALT };
 constexpr int64_t LOOKS = 1 << 20;  // cycles between two questions whether to go on
-constexpr int BURST = 16, QUEUE = 16, LOAD_PLACES = 64, STORE_PLACES = 32, FETCH_PLACES = 32;
+constexpr int BURST = 16, QUEUE = 16, STORE_PLACES = 32, FETCH_PLACES = 32;
 
 using Stops = int (*)(int64_t);  // of the cycle: whether to end here
 
@@ -154,17 +154,18 @@ class Engine {
   Fifo f_fifo{FETCH_PLACES, true};
   // L.
   bool l_asking = false, l_asks = false, l_next = false, l_fill = false, l_done = false;
-  int64_t l_free = LOAD_PLACES, l_next_number = 0, l_number = 0, l_left = 0, l_asked = 0;
+  const int64_t load_places = bytes > 8 ? 256 : 64;  // engine_units
+  int64_t l_free = load_places, l_next_number = 0, l_number = 0, l_left = 0, l_asked = 0;
   int64_t l_done_number = 0;
   Bursts l_bursts;
   Request l_request;
-  Fifo l_fifo{LOAD_PLACES, false};
+  Fifo l_fifo{load_places, false};
   // X.
   int64_t x_free_at = 0;
   std::deque<std::pair<int64_t, int64_t>> x_ends;  // cycle of the end, number
   // S.
   bool s_run = false, s_asking = false, s_burst = false, s_sending = false;
-  bool s_arrive[3] = {};  // a word was read 1, 2, 3 cycles ago
+  bool s_arrive[4] = {};  // a word was read 1, 2, 3, 4 cycles ago
   int64_t s_pending = 0, s_number = 0, s_free = STORE_PLACES, s_left = 0, s_send_left = 0;
   Bursts s_bursts;
   Request s_reading;
@@ -352,7 +353,8 @@ class Engine {
     }
     if (last) s_read.push_back(s_reading);
     s_read_fifo.step(last, taken);
-    s_words.step(s_arrive[2], sent);
+    s_words.step(s_arrive[3], sent);
+    s_arrive[3] = s_arrive[2];
     s_arrive[2] = s_arrive[1];
     s_arrive[1] = s_arrive[0];
     s_arrive[0] = reads;

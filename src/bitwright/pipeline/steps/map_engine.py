@@ -20,7 +20,7 @@ from bitwright.build.target import Target, load_target
 from bitwright.engine.checker import check_program
 from bitwright.engine.compiler import compile_graph
 from bitwright.engine.config import ENGINES, EngineConfig
-from bitwright.engine.cost import engine_resources, fitting_dsps
+from bitwright.engine.cost import PAIRING_FAMILIES, engine_resources, fitting_dsps
 from bitwright.engine.estimate import Timeline, by_layer, timeline, utilisation
 from bitwright.engine.footprint import MOST_CYCLES, check_running
 from bitwright.engine.image import EngineImage
@@ -137,8 +137,10 @@ def map_engine(
     atomic_write(folder / ENGINE_IMAGE, data)
     atomic_write(folder / CONFIG, config.to_json())
     atomic_write(folder / NETWORK_HEADER, network_header(image))
-    dsps = fitting_dsps(config, load_target(wanted.target).capacity.dsp)
-    emit_engine(config, folder / RTL, dsps=dsps)
+    target = load_target(wanted.target)
+    paired = target.family in PAIRING_FAMILIES
+    dsps = fitting_dsps(config, target.capacity.dsp, paired=paired)
+    emit_engine(config, folder / RTL, dsps=dsps, paired=paired)
     result = describe_program(image, wanted, progress, chosen=chosen).model_copy(
         update={
             "wanted_fps": wanted.target_fps,

@@ -11,6 +11,7 @@ module engine #(
   parameter int Lanes         = 8,
   parameter int Dsps          = 4,
   parameter bit Nibbles       = 1'b1,  // whether a lane may hold two values of 4 bits
+  parameter bit Paired        = 1'b0,  // two pixels share a multiplier of 25 x 18 bits
   parameter int FeatureWords  = 32768,
   parameter int WeightRows    = 1024,
   parameter int ParameterRows = 512,
@@ -114,9 +115,9 @@ module engine #(
   );
 
   engine_units #(
-    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles), .FeatureWords(FeatureWords),
-    .WeightRows(WeightRows), .ParameterRows(ParameterRows), .PostLanes(PostLanes),
-    .AddrWidth(AddrWidth)
+    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles),
+    .Paired(Paired), .FeatureWords(FeatureWords), .WeightRows(WeightRows),
+    .ParameterRows(ParameterRows), .PostLanes(PostLanes), .AddrWidth(AddrWidth)
   ) i_units (
     .clk_i(ap_clk), .rst_ni(ap_rst_n), .clear_i(go), .even_i(even_q), .base_i(gmem0_base),
     .valid_i(unit_valid), .ready_o(unit_ready), .word_i(word), .go_o(started), .done_o(complete),

@@ -14,6 +14,7 @@ module engine_array #(
   parameter int Lanes    = 8,
   parameter int Dsps     = 8,
   parameter bit Nibbles  = 1'b1,  // whether lanes may hold two values of 4 bits
+  parameter bit Paired   = 1'b0,  // two pixels in a multiplier: engine_dots
   parameter int AccWidth = 32,
   parameter int PostLanes = 1,
   localparam int Latency = 3 + $clog2(Lanes) + 1
@@ -35,13 +36,9 @@ module engine_array #(
 );
   localparam int SumWidth = 17 + $clog2(Lanes);
 
-  // Control beside the products. The words get a register of their own first: they go to many.
-  logic [Latency-1:0]         valid_q, first_q, last_q, max_q;
-  logic [Pixels-1:0]          kept;
-  logic [Pixels*Lanes*18-1:0]  features, features_q;
-  logic [Outputs*Lanes*15-1:0] weights, weights_q;
-  logic [2:0]                  nibbles_q;
-  logic                        nibbles;
+  // Control beside the products.
+  logic [Latency-1:0]         last_q;
+  logic [Latency-2:0]         valid_q, first_q, max_q;
 
   always_ff @(posedge clk_i) begin : p_control
     if (!rst_ni) begin
@@ -49,36 +46,24 @@ module engine_array #(
       last_q  <= '0;
       drain_o <= 1'b0;
     end else begin
-      valid_q <= {valid_q[Latency-2:0], valid_i};
+      valid_q <= {valid_q[Latency-3:0], valid_i};
       last_q  <= {last_q[Latency-2:0], valid_i & last_i};
       drain_o <= last_q[Latency-1];
     end
-    first_q <= {first_q[Latency-2:0], first_i};
-    max_q   <= {max_q[Latency-2:0], max_i};
+    first_q <= {first_q[Latency-3:0], first_i};
+    max_q   <= {max_q[Latency-3:0], max_i};
   end
 
-  always_ff @(posedge clk_i) begin : p_words
-    nibbles_q  <= {nibbles_q[1:0], nibbles};
-    features_q <= features;
-    weights_q  <= weights;
-  end
+  logic [Outputs*Pixels*SumWidth-1:0] sums;
+  engine_dots #(
+    .Pixels(Pixels), .Outputs(Outputs), .Lanes(Lanes), .Dsps(Dsps), .Paired(Paired)
+  ) i_dots (
+    .clk_i, .signed_i, .nibbles_i(nibbles_i & Nibbles), .features_i, .weights_i, .sums_o(sums)
+  );
 
-  assign nibbles = nibbles_i & Nibbles;
-
-  // What engine_pair multiplies, made once for all that multiply it.
-  for (genvar n = 0; n < Pixels * Lanes; n++) begin : gen_feature
-    engine_feature #(.UseDsp(n % Lanes < Dsps)) i_feature (
-      .signed_i, .nibbles_i(nibbles), .byte_i(features_i[n*8 +: 8]), .factor_o(features[n*18 +: 18])
-    );
-  end
-  for (genvar n = 0; n < Outputs * Lanes; n++) begin : gen_weight
-    engine_weight #(.UseDsp(n % Lanes < Dsps)) i_weight (
-      .nibbles_i(nibbles), .byte_i(weights_i[n*8 +: 8]), .factor_o(weights[n*15 +: 15])
-    );
-  end
-
-  engine_delay #(.Width(Pixels), .Cycles(Latency)) i_kept (
-    .clk_i, .data_i(kept_i), .data_o(kept)
+  logic [Pixels-1:0] kept_early;
+  engine_delay #(.Width(Pixels), .Cycles(Latency - 1)) i_kept (
+    .clk_i, .data_i(kept_i), .data_o(kept_early)
   );
 
   // Sums of a finished group shift out while the next group is summed.
@@ -86,17 +71,20 @@ module engine_array #(
   assign sums_o = drain_q[0 +: PostLanes*Pixels*AccWidth];
 
   for (genvar o = 0; o < Outputs; o++) begin : gen_output
+    // What all accumulators do, of every output: hundreds of bits hang on each.
+    logic              valid, first, max;
+    logic [Pixels-1:0] kept;
+    engine_own #(.Width(3 + Pixels)) i_own (
+      .clk_i, .data_i({valid_q[Latency-2], first_q[Latency-2], max_q[Latency-2], kept_early}),
+      .data_o({valid, first, max, kept})
+    );
     for (genvar p = 0; p < Pixels; p++) begin : gen_pixel
       logic signed [SumWidth-1:0] sum;
       logic signed [AccWidth-1:0] acc, wide, added, larger;
-      logic                       first, take;
-      engine_dot #(.Lanes(Lanes), .Dsps(Dsps)) i_dot (
-        .clk_i, .nibbles_i(nibbles_q), .features_i(features_q[p*Lanes*18 +: Lanes*18]),
-        .weights_i(weights_q[o*Lanes*15 +: Lanes*15]), .sum_o(sum)
-      );
+      logic                       take;
+      assign sum  = $signed(sums[(o*Pixels+p)*SumWidth +: SumWidth]);
       assign acc  = $signed(acc_q[(o*Pixels+p)*AccWidth +: AccWidth]);
       assign wide = AccWidth'(sum);
-      assign first = first_q[Latency-1];
 
       // Both beside each other: one carry chain each, and what belongs to them in its LUTs.
       assign added  = (first ? '0 : acc) + (kept[p] ? wide : '0);
@@ -104,8 +92,8 @@ module engine_array #(
       assign larger = take ? wide : first ? {1'b1, {(AccWidth - 1) {1'b0}}} : acc;
 
       always_ff @(posedge clk_i) begin : p_acc
-        if (valid_q[Latency-1]) begin
-          acc_q[(o*Pixels+p)*AccWidth +: AccWidth] <= max_q[Latency-1] ? larger : added;
+        if (valid) begin
+          acc_q[(o*Pixels+p)*AccWidth +: AccWidth] <= max ? larger : added;
         end
       end
     end

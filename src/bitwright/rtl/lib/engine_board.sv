@@ -8,6 +8,7 @@ module engine_board #(
   parameter int Lanes         = 8,
   parameter int Dsps          = 4,
   parameter bit Nibbles       = 1'b1,
+  parameter bit Paired        = 1'b0,
   parameter int FeatureWords  = 32768,
   parameter int WeightRows    = 1024,
   parameter int ParameterRows = 512,
@@ -67,8 +68,9 @@ module engine_board #(
   logic [63:0] e_wdata, c_wdata, rdata;
 
   engine #(
-    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles), .FeatureWords(FeatureWords),
-    .WeightRows(WeightRows), .ParameterRows(ParameterRows), .PostLanes(PostLanes)
+    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles),
+    .Paired(Paired), .FeatureWords(FeatureWords), .WeightRows(WeightRows),
+    .ParameterRows(ParameterRows), .PostLanes(PostLanes)
   ) i_engine (
     .ap_clk, .ap_rst_n, .start_i(start), .done_o(done), .code_o(code), .error_o(error),
     .cycles_o(cycles), .events_o(), .gmem0_base(32'd0),

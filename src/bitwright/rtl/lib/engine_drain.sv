@@ -14,7 +14,6 @@ module engine_drain #(
   parameter int Outputs   = 8,
   parameter int Rows      = 512,
   parameter int InfoWidth = 16,
-  parameter int OutWidth  = 12,
   parameter int PostLanes = 1,
   localparam int Width    = 8 * Outputs,
   localparam int RowWidth = $clog2(Rows)
@@ -23,9 +22,8 @@ module engine_drain #(
   input  logic                   rst_ni,
   input  logic                   drain_i,
   input  logic [PostLanes*Pixels*32-1:0] sums_i,
-  input  logic [OutWidth-1:0]    output_i,   // number of the group's output group
+  input  logic [RowWidth-1:0]    row_i,      // of the group's first parameters
   input  logic [InfoWidth-1:0]   info_i,
-  input  logic [RowWidth-1:0]    row_i,      // first row of the instruction's parameters
   input  logic                   threshold_i,
   input  logic [2:0]             rounding_i,
   input  logic [5:0]             shift_i,
@@ -38,9 +36,10 @@ module engine_drain #(
   input  logic                   late_fast_i,
   input  logic [1:0]             late_result_i,  // 0: 8 bits, 1: 4, 2: raw
   input  logic                   late_lookup_i,
-  output logic                   read_o,     // parameters, which come 2 cycles later
+  output logic                   read_o,     // parameters, which come 3 cycles later
   output logic [RowWidth-1:0]    row_o,
   output logic [2:0]             slot_o,
+  input  logic                   flip_i,     // a cycle before the others
   input  logic [511:0]           row_data_i,
   input  logic [127:0]           records_i,
   output logic                   look_o,     // tables, 2 cycles later, too
@@ -58,38 +57,42 @@ module engine_drain #(
   localparam int Quarter    = Outputs / 4;
   localparam logic [CountWidth-1:0] Half = CountWidth'(Outputs / 2 - 1);
 `ifndef __ICARUS__  // version 11 has no elaboration tasks
-  if (Outputs < 4 || (Outputs & (Outputs - 1)) != 0) begin : gen_check
-    $error("engine_drain: Outputs must be a power of two, at least 4");
+  if (Outputs < 8 || (Outputs & (Outputs - 1)) != 0) begin : gen_check
+    $error("engine_drain: Outputs must be a power of two, at least 8");
   end
 `endif
 
-  // Channels, one a cycle: which parameters.
-  logic                        active_q;
-  logic [CountWidth-1:0]       count_q;
-  logic [OutWidth-1:0]         output_q;
-  logic [OutWidth+CountWidth-1:0] channel;
-  assign channel = fast_i ? {output_q, count_q[CountWidth-2:0], 1'b0} : {output_q, count_q};
-  assign read_o  = active_q;
-  assign slot_o  = 3'(channel);
-  assign row_o   = row_i + (threshold_i ? RowWidth'(channel) : RowWidth'(channel >> 3));
+  // Channels, one a cycle, or two: which parameters, said a cycle ahead, since the memory has
+  // registers of its own for it. A row is one channel's thresholds, or the records of 8.
+  logic                  active_q, next_row;
+  logic [CountWidth-1:0] count_q;
+  logic [2:0]            slot_q;
+  logic [RowWidth-1:0]   row_q;
+  assign next_row = threshold_i || slot_q == (fast_i ? 3'd6 : 3'd7);
+  assign read_o   = drain_i || (active_q && count_q != (fast_i ? Half : '1));
+  assign slot_o   = drain_i ? '0 : slot_q + (fast_i ? 3'd2 : 3'd1);
+  assign row_o    = drain_i ? row_i : row_q + RowWidth'(next_row);
 
   always_ff @(posedge clk_i) begin : p_count
     if (!rst_ni) active_q <= 1'b0;
-    else if (drain_i) active_q <= 1'b1;
-    else if (count_q == (fast_i ? Half : '1)) active_q <= 1'b0;
+    else active_q <= read_o;
     count_q <= drain_i ? '0 : count_q + 1'b1;
-    if (drain_i) output_q <= output_i;
+    slot_q  <= slot_o;
+    row_q   <= row_o;
   end
 
   // Lanes.
-  logic [PostLanes*Pixels*32-1:0] sums, early;
+  logic [PostLanes*Pixels*32-1:0] fresh, sums, early;
   logic [PostLanes*Pixels*8-1:0]  quant;
   logic [Pixels*32-1:0] raw;
   logic [Pixels*8-1:0]  level, plain, code, second;
   logic [2*46-1:0]      offset_q;
 
-  engine_delay #(.Width(PostLanes * Pixels * 32), .Cycles(2)) i_sums (
-    .clk_i, .data_i(sums_i), .data_o(sums)
+  engine_delay #(.Width(PostLanes * Pixels * 32), .Cycles(1)) i_fresh (
+    .clk_i, .data_i(sums_i), .data_o(fresh)
+  );
+  engine_delay #(.Width(PostLanes * Pixels * 32), .Cycles(1)) i_sums (
+    .clk_i, .data_i(fresh), .data_o(sums)
   );
 
   always_ff @(posedge clk_i) begin : p_offset
@@ -106,7 +109,7 @@ module engine_drain #(
   for (genvar p = 0; p < Pixels; p++) begin : gen_lane
     assign bytes_o[p*8 +: 8] = threshold_i ? level[p*8 +: 8] : quant[p*8 +: 8];
     engine_threshold i_threshold (
-      .clk_i, .x_i(sums[p*32 +: 32]), .row_i(row_data_i), .base_i, .step_i,
+      .clk_i, .x_i(fresh[p*32 +: 32]), .flip_i, .row_i(row_data_i), .base_i, .step_i,
       .code_o(level[p*8 +: 8])
     );
   end

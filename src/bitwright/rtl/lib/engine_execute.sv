@@ -12,6 +12,7 @@ module engine_execute #(
   parameter int Lanes      = 8,
   parameter int Dsps       = 8,
   parameter bit Nibbles    = 1'b1,
+  parameter bit Paired     = 1'b0,
   parameter int AddrWidth  = 15,
   parameter int WeightRows = 1024,
   parameter int Rows       = 512,
@@ -19,7 +20,7 @@ module engine_execute #(
   localparam int Width     = 8 * Lanes,
   localparam int Drain     = Lanes > 8 ? Lanes : 8,
   localparam int Start     = 8,
-  localparam int Total     = 28 + Drain,  // from the last tap to its last result
+  localparam int Total     = 29 + Drain,  // from the last tap to its last result
   localparam int BankWidth = $clog2(Pixels),
   localparam int RowWidth  = AddrWidth - BankWidth,
   localparam int WeightWidth = $clog2(WeightRows)
@@ -44,6 +45,7 @@ module engine_execute #(
   output logic                       parameter_o,
   output logic [$clog2(Rows)-1:0]    parameter_row_o,
   output logic [2:0]                 parameter_slot_o,
+  input  logic                       flip_i,
   input  logic [511:0]               parameters_i,
   input  logic [127:0]               records_i,
   output logic                       look_o,
@@ -106,8 +108,8 @@ module engine_execute #(
   );
 
   engine_datapath #(
-    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles), .AddrWidth(AddrWidth),
-    .Rows(Rows), .PostLanes(PostLanes)
+    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles),
+    .Paired(Paired), .AddrWidth(AddrWidth), .Rows(Rows), .PostLanes(PostLanes)
   ) i_datapath (
     .clk_i, .rst_ni, .slot_i, .tap_valid_i(tap_valid), .tap_pass_i(tap_pass),
     .tap_first_i(tap_first), .tap_last_i(tap_last), .tap_ready_i(tap_ready),
@@ -115,12 +117,12 @@ module engine_execute #(
     .tap_y_i(tap_y), .group_begin_i(group_begin), .group_right_i(group_right),
     .group_below_i(group_below), .group_output_i(group_output), .group_place_i(group_place),
     .input_i(input_q), .output_i(output_q), .exec_i(exec_q), .read_o, .read_rows_o, .read_data_i,
-    .weights_i, .parameter_o, .parameter_row_o, .parameter_slot_o, .parameters_i, .records_i,
-    .look_o, .table_o, .bytes_o, .bytes_i, .write_o, .write_banks_o, .write_rows_o,
+    .weights_i, .parameter_o, .parameter_row_o, .parameter_slot_o, .flip_i, .parameters_i,
+    .records_i, .look_o, .table_o, .bytes_o, .bytes_i, .write_o, .write_banks_o, .write_rows_o,
     .write_strobes_o, .write_data_o
   );
 
-  // The row of weights is read while the features are: address in t + 3, words in t + 5.
+  // The row of weights is read while the features are: address in t + 3, words in t + 6.
   engine_delay #(.Width(WeightWidth), .Cycles(3)) i_row (
     .clk_i, .data_i(tap_weight), .data_o(weight_row_o)
   );

@@ -4,8 +4,9 @@
 // Port a reads a word of every bank in a cycle, at a row of each bank's own. Port b does one of: in
 // a cycle with x_valid_i write a word of every bank of x_banks_i, byte by byte as x_strobes_i
 // says; else read the word at s_addr_i (s_valid_i) or write the one at l_addr_i (l_valid_i). What
-// port b does stands in registers first, and behind the memory stand registers for both: latency of
-// a is 2, of s 3, and a word that is written in cycle t can be read at port a from t + 2 on.
+// port b does stands in registers first, what both do in registers of every lane, and behind the
+// memory stand registers for both: latency of a is 3, of s 4, and a word that is written in cycle t
+// can be read at port a from t + 2 on.
 `default_nettype none
 module engine_features #(
   parameter int Banks = 4,
@@ -49,7 +50,7 @@ module engine_features #(
     assign l_bank = '0;
   end
 
-  engine_delay #(.Width(BankWidth), .Cycles(3)) i_bank (
+  engine_delay #(.Width(BankWidth), .Cycles(4)) i_bank (
     .clk_i, .data_i(s_bank), .data_o(s_bank_late)
   );
   assign s_data_o = b_data_q[int'(s_bank_late)*Width +: Width];
@@ -78,12 +79,22 @@ module engine_features #(
     end
 
     for (genvar n = 0; n < Lanes; n++) begin : gen_lane
+      logic                a_en, b_en, b_write;
+      logic [RowWidth-1:0] a_row, b_row;
+      logic [7:0]          b_byte;
+      engine_own #(.Width(2 * RowWidth + 3)) i_own (
+        .clk_i,
+        .data_i({a_en_i[b], a_rows_i[b*RowWidth +: RowWidth], read_q || write_q[n], !read_q,
+                 row_q}),
+        .data_o({a_en, a_row, b_en, b_write, b_row})
+      );
+      engine_delay #(.Width(8), .Cycles(1)) i_byte (
+        .clk_i, .data_i(data_q[n*8 +: 8]), .data_o(b_byte)
+      );
       mem_dual #(.Width(8), .Depth(Depth)) i_column (
         .clk_i,
-        .a_en_i(a_en_i[b]), .a_addr_i(a_rows_i[b*RowWidth +: RowWidth]),
-        .a_data_o(a_data[b*Width+n*8 +: 8]),
-        .b_en_i(read_q || write_q[n]), .b_write_i(!read_q), .b_addr_i(row_q),
-        .b_data_i(data_q[n*8 +: 8]),
+        .a_en_i(a_en), .a_addr_i(a_row), .a_data_o(a_data[b*Width+n*8 +: 8]),
+        .b_en_i(b_en), .b_write_i(b_write), .b_addr_i(b_row), .b_data_i(b_byte),
         .b_data_o(b_data[b*Width+n*8 +: 8])
       );
     end

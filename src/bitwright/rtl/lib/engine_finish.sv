@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_drain and engine_writer with what they take of the instructions: output_i and exec_i are
-// those of the sums, late_output_i and late_exec_i (taken with begin_o) those of the words.
+// engine_drain and engine_writer with what they take of the instructions: output_i is that of the
+// sums, late_output_i and late_exec_i (taken with begin_o) those of the words.
 // info_i, with drain_i: place, odd output, bottom, right, first group of an instruction.
 `default_nettype none
 module engine_finish #(
@@ -8,7 +8,6 @@ module engine_finish #(
   parameter int Lanes     = 8,
   parameter int AddrWidth = 15,
   parameter int Rows      = 512,
-  parameter int OutWidth  = 12,
   parameter int PostLanes = 1,
   localparam int Width     = 8 * Lanes,
   localparam int BankWidth = $clog2(Pixels),
@@ -20,11 +19,10 @@ module engine_finish #(
   input  logic                       slot_i,
   input  logic                       drain_i,
   input  logic [PostLanes*Pixels*32-1:0] sums_i,
-  input  logic [OutWidth-1:0]        group_i,
+  input  logic [$clog2(Rows)-1:0]    row_i,     // of the group's first parameters
   input  logic [InfoWidth-1:0]       info_i,
   output logic                       fast_o,
   input  logic [255:0]               output_i,
-  input  logic [255:0]               exec_i,
   output logic                       begin_o,
   input  logic [255:0]               late_output_i,
   input  logic [255:0]               late_exec_i,
@@ -32,6 +30,7 @@ module engine_finish #(
   output logic                       parameter_o,
   output logic [$clog2(Rows)-1:0]    parameter_row_o,
   output logic [2:0]                 parameter_slot_o,
+  input  logic                       flip_i,
   input  logic [511:0]               parameters_i,
   input  logic [127:0]               records_i,
   output logic                       look_o,
@@ -47,19 +46,13 @@ module engine_finish #(
   logic [3:0]  post, rounding, step, lookup, result, late_post;
   logic        late_fast;
   logic [7:0]  shift;
-  logic [15:0] low, high, base, parameters;
+  logic [15:0] low, high, base;
 
   engine_fields_output i_output (
     .word_i(output_i), .post_o(post), .rounding_o(rounding), .shift_o(shift), .low_o(low),
     .high_o(high), .base_o(base), .step_o(step),
     .lookup_o(lookup), .result_o(result),
     .wait_o(), .signal_o(), .plane_o(), .row_o(), .pixel_o(), .weights_o()
-  );
-  engine_fields_exec i_exec (
-    .word_i(exec_i), .parameters_o(parameters),
-    .wait_o(), .signal_o(), .features_o(), .weights_o(), .out_o(), .y_o(), .x_o(), .groups_y_o(),
-    .groups_x_o(), .last_y_o(), .last_x_o(), .kh_o(), .kw_o(), .kc_o(), .outputs_o(), .init_o(),
-    .reduce_o(), .place_o()
   );
 
   logic                    valid;
@@ -73,16 +66,15 @@ module engine_finish #(
   assign late_fast = PostLanes == 2 && late_post == '0 && late_result != 4'd2 && !late_lookup[0];
 
   engine_drain #(
-    .Pixels(Pixels), .Outputs(Lanes), .Rows(Rows), .InfoWidth(InfoWidth), .OutWidth(OutWidth),
+    .Pixels(Pixels), .Outputs(Lanes), .Rows(Rows), .InfoWidth(InfoWidth),
     .PostLanes(PostLanes)
   ) i_drain (
-    .clk_i, .rst_ni, .drain_i, .sums_i, .output_i(group_i), .info_i,
-    .row_i($clog2(Rows)'(parameters)), .threshold_i(post[0]),
+    .clk_i, .rst_ni, .drain_i, .sums_i, .row_i, .info_i, .threshold_i(post[0]),
     .rounding_i(rounding[2:0]), .shift_i(shift[5:0]), .low_i(low), .high_i(high),
     .base_i(base[7:0]), .step_i(step[0]), .lookup_i(lookup[0]), .fast_i(fast_o),
     .late_fast_i(late_fast), .read_o(parameter_o),
-    .row_o(parameter_row_o), .slot_o(parameter_slot_o), .row_data_i(parameters_i), .records_i,
-    .look_o, .table_o, .bytes_o, .bytes_i, .late_result_i(late_result[1:0]),
+    .row_o(parameter_row_o), .slot_o(parameter_slot_o), .flip_i, .row_data_i(parameters_i),
+    .records_i, .look_o, .table_o, .bytes_o, .bytes_i, .late_result_i(late_result[1:0]),
     .late_lookup_i(late_lookup[0]), .begin_o, .valid_o(valid), .number_o(number), .info_o(info),
     .words_o(words)
   );
@@ -113,6 +105,6 @@ module engine_finish #(
 
   logic unused;
   assign unused = ^{result, late_post, post, rounding, step, lookup, late_lookup, shift, base,
-                    late_result, info[0], plane, row, pixel, parameters};
+                    late_result, info[0], plane, row, pixel};
 endmodule
 `default_nettype wire

@@ -4,8 +4,8 @@
 // is as far from the tap's in strides. A pixel outside 0 .. height - 1, 0 .. width - 1, or outside
 // the columns and lines of the patch that count, is not read: its word is 0. In pass j of passes_i
 // + 1 the pixels j * Pixels / passes on are read, whose words must lie in different banks
-// (asserted); when the last pass is read all words are there. Latency 5: tap in cycle t, words in
-// t + 5. Rows of the memory go out in t + 2, its data come in t + 4. All inputs belong to the tap.
+// (asserted); when the last pass is read all words are there. Latency 6: tap in cycle t, words in
+// t + 6. Rows of the memory go out in t + 2, its data come in t + 5. All inputs belong to the tap.
 `default_nettype none
 module engine_operands #(
   parameter int Pixels     = 4,
@@ -117,8 +117,8 @@ module engine_operands #(
     end
   end
 
-  // Cycle 5: every pixel takes the word of its bank.
-  engine_delay #(.Width(Pixels * (2 + BankWidth)), .Cycles(2)) i_late (
+  // Cycle 6: every pixel takes the word of its bank.
+  engine_delay #(.Width(Pixels * (2 + BankWidth)), .Cycles(3)) i_late (
     .clk_i, .data_i({now_2_q, in_image_2_q, bank_q}), .data_o({now_late, in_image_late, bank})
   );
 

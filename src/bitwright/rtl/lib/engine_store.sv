@@ -25,7 +25,7 @@ module engine_store #(
   input  logic [AddrWidth-1:0] base_i,    // bytes
   output logic                 read_o,
   output logic [CellWidth-1:0] addr_o,
-  input  logic [Width-1:0]     data_i,    // a cycle later
+  input  logic [Width-1:0]     data_i,    // 4 cycles later
   output logic                 aw_valid_o,
   input  logic                 aw_ready_i,
   output logic [AddrWidth-1:0] aw_addr_o,
@@ -117,8 +117,8 @@ module engine_store #(
     end
   end
 
-  // Words come 3 cycles behind their addresses.
-  engine_strobe #(.Cycles(3)) i_arrive (.clk_i, .rst_ni, .data_i(read_o), .data_o(arrive));
+  // Words come 4 cycles behind their addresses.
+  engine_strobe #(.Cycles(4)) i_arrive (.clk_i, .rst_ni, .data_i(read_o), .data_o(arrive));
 
   // Writing.
   logic                sending_q, taken, word_valid, word_room;

@@ -9,6 +9,7 @@ module engine_units #(
   parameter int Lanes         = 8,
   parameter int Dsps          = 8,
   parameter bit Nibbles       = 1'b1,
+  parameter bit Paired        = 1'b0,
   parameter int FeatureWords  = 32768,
   parameter int WeightRows    = 1024,
   parameter int ParameterRows = 512,
@@ -46,6 +47,9 @@ module engine_units #(
   input  logic                 b_valid_i,
   input  logic [1:0]           b_id_i
 );
+  // Words that L may have on their way. Wide engines stand behind a memory with a long latency; on
+  // an SDRAM more than these make reads go before writes for too long.
+  localparam int LoadPlaces   = Lanes > 8 ? 256 : 64;
   localparam int FeatureWidth = $clog2(FeatureWords);
   localparam int BankWidth    = $clog2(Pixels);
   localparam int RowWidth     = FeatureWidth - BankWidth;
@@ -79,7 +83,7 @@ module engine_units #(
   logic [Width-1:0] load_data;
   logic             store_read, load_idle;
 
-  engine_load #(.Width(Width), .AddrWidth(AddrWidth)) i_load (
+  engine_load #(.Width(Width), .AddrWidth(AddrWidth), .Places(LoadPlaces)) i_load (
     .clk_i, .rst_ni, .slot_i(!even_i && !store_read), .valid_i(valid[0]), .ready_o(take[0]),
     .word_i(words[0 +: 256]), .ready_i(tokens[0]), .go_o(go_o[0]), .done_o(done_o[0]),
     .signal_o(give[3:0]), .idle_o(load_idle), .base_i, .ar_valid_o, .ar_ready_i, .ar_addr_o,
@@ -99,25 +103,26 @@ module engine_units #(
   logic [511:0]               parameters;
   logic [127:0]               records;
   logic [Lanes-1:0]           write_strobes;
-  logic                       look;
+  logic                       flip, look;
   logic [$clog2(Lanes)-1:0]   look_table;
   logic [Pixels*8-1:0]        look_bytes, found_bytes;
 
   assign spent_o = valid[1] & take[1] & ~go_o[1];
 
   engine_execute #(
-    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles), .AddrWidth(FeatureWidth),
-    .WeightRows(WeightRows), .Rows(ParameterRows), .PostLanes(PostLanes)
+    .Pixels(Pixels), .Lanes(Lanes), .Dsps(Dsps), .Nibbles(Nibbles),
+    .Paired(Paired), .AddrWidth(FeatureWidth), .WeightRows(WeightRows),
+    .Rows(ParameterRows), .PostLanes(PostLanes)
   ) i_execute (
     .clk_i, .rst_ni, .slot_i(even_i), .valid_i(valid[1]), .ready_o(take[1]),
     .word_i(words[256 +: 256]), .ready_i(tokens[1]), .go_o(go_o[1]), .done_o(done_o[1]),
     .signal_o(give[7:4]), .idle_o(execute_idle), .read_o(read), .read_rows_o(read_rows),
     .read_data_i(read_data), .weight_o(weight), .weight_row_o(weight_row),
     .weights_i(weight_words), .parameter_o(parameter_read), .parameter_row_o(parameter_row),
-    .parameter_slot_o(parameter_slot), .parameters_i(parameters), .records_i(records),
-    .look_o(look), .table_o(look_table), .bytes_o(look_bytes), .bytes_i(found_bytes),
-    .write_o(write), .write_banks_o(write_banks), .write_rows_o(write_rows),
-    .write_strobes_o(write_strobes), .write_data_o(write_data)
+    .parameter_slot_o(parameter_slot), .flip_i(flip), .parameters_i(parameters),
+    .records_i(records), .look_o(look), .table_o(look_table), .bytes_o(look_bytes),
+    .bytes_i(found_bytes), .write_o(write), .write_banks_o(write_banks),
+    .write_rows_o(write_rows), .write_strobes_o(write_strobes), .write_data_o(write_data)
   );
 
   // Unit S.
@@ -162,7 +167,7 @@ module engine_units #(
   engine_parameters #(.Rows(ParameterRows), .Width(Width)) i_parameters (
     .clk_i, .write_i(load_q[2]), .write_addr_i(ParamAddr'(load_addr_q)), .write_data_i(load_data_q),
     .read_i(parameter_read), .row_i(parameter_row), .slot_i(parameter_slot),
-    .row_o(parameters), .records_o(records)
+    .flip_o(flip), .row_o(parameters), .records_o(records)
   );
   engine_tables #(.Readers(Pixels), .Tables(Lanes)) i_tables (
     .clk_i, .write_i(load_q[3]), .write_addr_i(load_addr_q[7:0]), .write_data_i(load_data_q),
