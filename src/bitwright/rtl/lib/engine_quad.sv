@@ -26,8 +26,8 @@ module engine_quad (
       product_q[m*38 +: 38] <= $signed(features_i[m*25 +: 25]) * $signed(weights_i[m*13 +: 13]);
       halves_q[m*32 +: 32]  <= {product[31:16] + 16'(product[15]), product[15:0]};
     end
-    logic unused;
-    assign unused = ^product[37:32];
+    logic unused_top;
+    assign unused_top = ^product[37:32];
   end
 
   for (genvar p = 0; p < 2; p++) begin : gen_pixel
