@@ -193,6 +193,7 @@ _TINY: dict[str, dict[str, Any]] = {
     "mobilenet:mobilenet": {"width": 0.05},
     "alexnet:alexnet": {"width": 0.05},
     "googlenet:googlenet": {"width": 0.04},
+    "squeezenet:squeezenet": {"width": 0.1},
     "densenet:densenet": {"growth": 4, "bottleneck": 2},
     "bitwright.papers.faces.face_densenet:face_densenet": {
         "growth": 4,
@@ -206,6 +207,7 @@ _IMAGE = {
     "skynet:skynet": (16, 16, 3),
     "mobilenet:mobilenet": CIFAR,
     "alexnet:alexnet": (64, 64, 3),
+    "squeezenet:squeezenet": (48, 48, 3),
 }
 _SMALL = (16, 16, 1)
 
