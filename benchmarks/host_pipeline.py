@@ -96,6 +96,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             took, found = timed(frames, built.get(name, plain), how)
             assert np.array_equal(found, wanted), f"{name}: frames lost, changed or out of order"
             each.append(took)
+    paths = {str(args.run): "RUN", str(args.images): "IMAGES"}
+
+    def asked(word: str) -> str:
+        return paths.get(word, word)
+
     total, cores = sum(parts.values()), len(os.sched_getaffinity(0))
     rows = {}
     for name, each in seconds.items():
@@ -114,7 +119,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "frames": args.frames,
         "cores": cores,
         "machine": cpu_name(),
-        "command": " ".join(["python benchmarks/host_pipeline.py", *sys.argv[1:]]),
+        "command": " ".join(["python benchmarks/host_pipeline.py", *map(asked, sys.argv[1:])]),
     }
 
 

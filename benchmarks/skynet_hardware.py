@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import time
 from pathlib import Path
@@ -39,6 +38,7 @@ from bitwright.hw import (
 )
 from bitwright.hw.cost import graph_resources
 from bitwright.ir import INTEGER, Graph, load_graph
+from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.rtl.emit import emit
 from bitwright.sim import Simulator, no_stalls, random_stalls
 
@@ -149,12 +149,12 @@ COMMANDS = {
 }
 
 
-def keep(key: str, found: dict[str, Any], command: str) -> None:
-    """Add figures to a row and write the table anew."""
+def keep(key: str, stage: str, found: dict[str, Any], command: str) -> None:
+    """Add the figures of a stage to a row, in place of earlier ones, and write the table anew."""
     known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    row = known.setdefault(key, {"commands": []})
-    row["commands"] = [c for c in row["commands"] if c != command] + [command]
-    row["machine"] = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    row = known.setdefault(key, {"commands": {}})
+    row["commands"][stage] = command
+    row["machine"] = f"{cpu_name()}, {os.cpu_count()} cores"
     row |= found
     RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
     RESULTS.with_suffix(".md").write_text(page(known))
@@ -183,6 +183,10 @@ def page(known: dict[str, Any]) -> str:
             row.get("device"), fits, fmax,
         ]  # fmt: skip
         lines.append("| " + " | ".join("" if c is None else str(c) for c in cells) + " |")
+    for key, row in sorted(known.items()):
+        lines += ["", f"{key}, on {row['machine']}:", ""]
+        known_of = row["commands"]
+        lines += [f"- `{known_of[stage]}`" for stage in ("freeze", *COMMANDS) if stage in known_of]
     return "\n".join(lines) + "\n"
 
 
@@ -203,7 +207,8 @@ def main() -> int:
     args = parser.parse_args()
     found = COMMANDS[args.what](args, load_target(args.target))
     print(found)
-    keep(args.key, found, " ".join(["python", *sys.argv]))
+    asked = ["SKYNET" if word == str(args.folder) else word for word in sys.argv]
+    keep(args.key, args.what, found, " ".join(["python", *asked]))
     return 0
 
 
