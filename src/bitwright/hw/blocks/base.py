@@ -190,6 +190,17 @@ class Block(ABC):
         """
         return None
 
+    @property
+    def lut_words(self) -> int:
+        """Words of the deepest memory that is read out of LUTs in one cycle; 0: there is none."""
+        if self.buffer is None or self.string("ram_style") != "distributed":
+            return 0
+        return self.buffer[0]
+
+    def chooses_words(self, family: str) -> bool:
+        """Whether a word is chosen behind a block RAM that gives several at a time."""
+        return False
+
     @abstractmethod
     def firing(self) -> Firing:
         """When beats are taken and made; see `Firing`."""
@@ -284,6 +295,15 @@ class TableBlock(ChannelBlock):
     @property
     def in_luts(self) -> bool:
         return self.string("ram_style") != "block"
+
+    @property
+    @abstractmethod
+    def table_words(self) -> int:
+        """Words of the deepest of the ROMs."""
+
+    @property
+    def lut_words(self) -> int:
+        return self.table_words if self.in_luts else 0
 
     @abstractmethod
     def rom_cost(self, family: str, *, in_luts: bool) -> Resources:
