@@ -87,7 +87,7 @@ MORE = (
         12_445,
         (156.2,),
         "parallel_windows",
-        reads=Reads(80),
+        reads=Reads(48),
     ),
     Point(
         "residual network",
@@ -97,7 +97,7 @@ MORE = (
         23_156,
         (155.1,),
         "residual_network",
-        reads=Reads(384),
+        reads=Reads(32),
     ),
 )
 
@@ -240,13 +240,13 @@ def page(known: Sequence[Point], said: Sequence[float | None], line: dict[str, f
         "Placed designs for ECP5, and what the model (`bitwright.build.fmax`) says of each with",
         "the coefficients of the *other* designs: a line through the logarithm of the LUTs and the",
         "adders between two registers (3 of a design for 50 MHz) and the levels of its deepest",
-        "memory in LUTs (of more than 128 words), a step for a block RAM whose words are chosen",
+        "LUT RAM (of more than 32 words), a step for a block RAM whose words are chosen",
         "behind it, which has no output register therefore, one for the serial shell, one",
         "for the speed grade. LUTs are packed ones without the shell's. A dash: what it has, no",
         "other design has.",
         "",
-        "| design | device | speed | in its shell | adders | LUT words | chosen | LUT | placements "
-        "| Fmax, MHz | predicted by the others | error | from |",
+        "| design | device | speed | in its shell | adders | words of LUT RAM | chosen | LUT "
+        "| placements | Fmax, MHz | predicted by the others | error | from |",
         "|---|---|---|---|---:|---:|---|---:|---:|---:|---:|---:|---|",
     ]
     for point, mhz in zip(known, said, strict=True):
@@ -272,7 +272,7 @@ def page(known: Sequence[Point], said: Sequence[float | None], line: dict[str, f
         f"The period grows by {factors['doublings'] - 1:.1%} with each doubling of the LUTs, by "
         f"{factors['shell'] - 1:.1%} with the shell, by {factors['adders'] - 1:.1%} with each more "
         "adder (of one design alone: no error is known of that), by "
-        f"{factors['levels'] - 1:.1%} with each doubling of a memory in LUTs beyond 128 words, by "
+        f"{factors['levels'] - 1:.1%} with each doubling of a LUT RAM beyond 32 words, by "
         f"{factors['chosen'] - 1:.1%} with a block RAM without its register; in grade 8 it is "
         f"{factors.get('grade 8', 1.0):.2f} of that in grade 6.",
         "",

@@ -3,7 +3,7 @@
 
 The longest path of these designs is mostly way, not logic, and ways grow with the design: the
 logarithm of the period is a line through that of the LUTs, the adders between two registers (a
-design for a slow clock has more of them) and the levels of its deepest memory in LUTs, with a step
+design for a slow clock has more of them) and the levels of its deepest LUT RAM, with a step
 for a block RAM without its output register, one for the serial shell and one for each speed grade.
 The coefficients are fitted to placed designs (``benchmarks/fmax.py``).
 """
@@ -21,7 +21,7 @@ from bitwright.build.target import Target
 from bitwright.hw.reads import Reads
 
 _TABLE = "fmax.json"
-_WHOLE_TREE = 128  # words
+_FIRST_LEVEL = 32  # words: two RAMs of 16 and the multiplexer behind them
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ def terms(lut: float, *, adders: int, shell: bool, speed: str, reads: Reads) -> 
         adders: in a line between registers of units that multiply (`MapOptions.adders`).
         shell: whether it stands in the serial shell of a board.
         speed: grade of the device.
-        reads: of its memories; up to 128 words in LUTs are read through multiplexers of the slices.
+        reads: of its memories.
     """
     return {
         "one": 1.0,
         "doublings": log2(lut),
         "adders": adders - 1.0,
-        "levels": log2(max(1.0, reads.words / _WHOLE_TREE)),
+        "levels": log2(max(1.0, reads.words / _FIRST_LEVEL)),
         "chosen": float(reads.chosen),
         "shell": float(shell),
         f"grade {speed}": 1.0,

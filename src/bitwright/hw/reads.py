@@ -14,7 +14,7 @@ class Reads:
     """The slowest reads of a design.
 
     Attributes:
-        words: of its deepest memory in LUTs, read in one cycle: a tree of multiplexers.
+        words: of its deepest LUT RAM, read in one cycle: a tree of multiplexers.
         chosen: whether a word of weights comes out of a block RAM with others, and is chosen behind
             it: such a block RAM has no output register.
     """

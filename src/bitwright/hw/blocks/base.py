@@ -192,7 +192,7 @@ class Block(ABC):
 
     @property
     def lut_words(self) -> int:
-        """Words of the deepest memory that is read out of LUTs in one cycle; 0: there is none."""
+        """Words of its buffer if that is a LUT RAM, which is read in one cycle; else 0."""
         if self.buffer is None or self.string("ram_style") != "distributed":
             return 0
         return self.buffer[0]
@@ -295,15 +295,6 @@ class TableBlock(ChannelBlock):
     @property
     def in_luts(self) -> bool:
         return self.string("ram_style") != "block"
-
-    @property
-    @abstractmethod
-    def table_words(self) -> int:
-        """Words of the deepest of the ROMs."""
-
-    @property
-    def lut_words(self) -> int:
-        return self.table_words if self.in_luts else 0
 
     @abstractmethod
     def rom_cost(self, family: str, *, in_luts: bool) -> Resources:

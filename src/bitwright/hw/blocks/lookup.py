@@ -71,10 +71,6 @@ class Lookup(TableBlock):
         )
         return pack_lanes(words.reshape(-1, self.pe), bits, layout)
 
-    @property
-    def table_words(self) -> int:
-        return self.depth
-
     def rom_cost(self, family: str, *, in_luts: bool) -> Resources:
         """One ROM a lane."""
         bits = self.output_type.wire_bits

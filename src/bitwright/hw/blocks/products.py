@@ -261,10 +261,6 @@ class ProductUnit(Block):
     def weight_cost(self, family: str) -> Resources:
         return rom_resources(family, self.depth, self.word_bits, self.string("ram_style"))
 
-    @property
-    def lut_words(self) -> int:
-        return self.depth if self.string("ram_style") == "distributed" else 0
-
     def chooses_words(self, family: str) -> bool:
         sizes = family, self.depth, self.word_bits
         return self.string("ram_style") == "block" and rom_brams(*sizes) < bram_count(*sizes)

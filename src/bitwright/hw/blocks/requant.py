@@ -87,10 +87,6 @@ class _Requant(TableBlock):
         )
         return pack_lanes(value.reshape(self.fold, self.pe), width, layout)
 
-    @property
-    def table_words(self) -> int:
-        return self.fold
-
     def rom_cost(self, family: str, *, in_luts: bool) -> Resources:
         widths = [self.pe * bits for bits in (self.multiplier_bits, self.offset_bits) if bits]
         if in_luts:

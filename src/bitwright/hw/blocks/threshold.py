@@ -94,10 +94,6 @@ class Threshold(TableBlock):
         layout = f"{self.name}: word fold, lane p is 1 if channel fold*PE + p is flipped"
         return pack_lanes(self.flips.reshape(self.fold, self.pe), 1, layout)
 
-    @property
-    def table_words(self) -> int:
-        return self.fold << (self.stages - 1)
-
     def rom_cost(self, family: str, *, in_luts: bool) -> Resources:
         """The ROMs of all stages, one per lane and stage; small ones stay in LUTs."""
         luts, brams = 0.0, 0
