@@ -21,6 +21,7 @@ from typing import Any
 from bitwright.base.figures import show
 from bitwright.pipeline.api import Pipeline, versions
 from bitwright.pipeline.recipe import load_recipe
+from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import SimulateResult
@@ -57,12 +58,6 @@ def build(name: str, runs: Path, until: str, measured: dict[str, Any]) -> dict[s
         "until": until,
         "measured": measured,
     }
-
-
-def cpu() -> str:
-    """The processor's name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((li.split(":")[1].strip() for li in lines if li.startswith("model name")), "?")
 
 
 def cell(shown: dict[str, str], heading: str) -> str:
@@ -111,7 +106,7 @@ def main() -> None:
         "command": "python benchmarks/recipes.py "
         + " ".join("RUNS" if text == str(chosen.runs) else text for text in sys.argv[1:]),
         "date": date.today().isoformat(),
-        "machine": {"cpu": cpu(), "cores": os.cpu_count(), **versions()},
+        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), **versions()},
     }
     rows += [build(name, chosen.runs, chosen.until, measured) for name in chosen.recipes]
     rows.sort(key=lambda row: row["recipe"])
