@@ -15,7 +15,8 @@ BENCHMARKS = ROOT / "benchmarks"
 
 
 @pytest.mark.parametrize(
-    "name", ["detector_cells", "gm", "host_pipeline", "search", "skynet_fixed"]
+    "name",
+    ["detector_cells", "gm", "host_pipeline", "search", "skynet_fixed", "skynet_hardware"],
 )
 def test_page_is_made_of_its_figures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
