@@ -69,7 +69,7 @@ def searched(args: argparse.Namespace) -> dict[str, dict[int, tuple[Trial, ...]]
 
 def summary(found: dict[str, dict[int, tuple[Trial, ...]]]) -> dict[str, Any]:
     every = [t for seeds in found.values() for trials in seeds.values() for t in trials]
-    slowest = max(t.measured.latency_ms or 0.0 for t in every)
+    slowest = max(t.measured.time_ms or 0.0 for t in every)
     rows = {}
     for name, seeds in found.items():
         volumes = [volume(trials, slowest) for trials in seeds.values()]
@@ -80,7 +80,7 @@ def summary(found: dict[str, dict[int, tuple[Trial, ...]]]) -> dict[str, Any]:
             "error": error,
             "candidates": [len(trials) for trials in seeds.values()],
             "best": [
-                [t.candidate.name, t.measured.latency_ms, t.measured.accuracy]
+                [t.candidate.name, t.measured.time_ms, t.measured.accuracy]
                 for t in best_of([t for trials in seeds.values() for t in trials])
             ],
         }
@@ -108,7 +108,7 @@ def proven(
         "candidate": chosen.candidate.name,
         "target_ms": args.target_ms,
         "meets": meets,
-        "searched_ms": chosen.measured.latency_ms,
+        "searched_ms": chosen.measured.time_ms,
         "predicted": proof.predicted_interval,
         "simulated": proof.interval,
         "compared": proof.compared_values,
