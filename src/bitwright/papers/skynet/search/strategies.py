@@ -113,7 +113,7 @@ def best_of(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def nearest_to(trials: Sequence[Trial], target_ms: float) -> tuple[Trial | None, bool]:
-    """The most accurate candidate that takes no longer than a target; if none does the fastest, and False."""
+    """The most accurate candidate that meets a target; if none does the fastest, and False."""
     built = [t for t in trials if t.measured.time_ms is not None]
     meeting = [t for t in built if (t.measured.time_ms or 0.0) <= target_ms]
     if meeting:
