@@ -25,6 +25,7 @@ from bitwright.build.target import load_target
 from bitwright.hw.reads import reads_of
 from bitwright.pipeline.api import Pipeline, versions
 from bitwright.pipeline.recipe import load_recipe
+from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.map import read_hardware
 from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.results import load_result
@@ -73,12 +74,6 @@ def reads(name: str, folder: Path) -> dict[str, Any]:
     return asdict(reads_of(read_hardware(work, folder), family))
 
 
-def cpu() -> str:
-    """The processor's name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((li.split(":")[1].strip() for li in lines if li.startswith("model name")), "?")
-
-
 def cell(shown: dict[str, str], heading: str) -> str:
     """What stands below a heading; of a metric without the number of inputs, and with its name."""
     label = next((label for label in shown if label.endswith(COLUMNS[heading])), None)
@@ -125,7 +120,7 @@ def main() -> None:
         "command": "python benchmarks/recipes.py "
         + " ".join("RUNS" if text == str(chosen.runs) else text for text in sys.argv[1:]),
         "date": date.today().isoformat(),
-        "machine": {"cpu": cpu(), "cores": os.cpu_count(), **versions()},
+        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), **versions()},
     }
     rows += [build(name, chosen.runs, chosen.until, measured) for name in chosen.recipes]
     rows.sort(key=lambda row: row["recipe"])
