@@ -382,6 +382,19 @@ def test_rtl_of_a_design_folder_is_made_again_wherever_it_lies(
         own_rtl(find_subject(tmp_path / named), no_progress)
 
 
+@pytest.mark.parametrize("place", ["map/devices/chain", "map/rtl/sub", "implement", "report/rtl"])
+def test_other_rtl_in_a_design_folder_is_not_run(place: str, tmp_path: Path) -> None:
+    """Only ``map/rtl`` was made again; ``map/devices/chain``, say, was run as it lay there."""
+    rtl = tmp_path / place
+    rtl.mkdir(parents=True)
+    (rtl / "design.json").write_text("{}")
+    builder = GraphBuilder("g", INTEGER)
+    kind = TensorType((2,), parse_format("uint4"), (1.0,), 0, 15)
+    save_graph(builder.finish(builder.input("x", kind)), tmp_path / "graph.bwg")
+    with pytest.raises(RunError, match="lies in the design folder"):
+        own_rtl(find_subject(rtl), no_progress)
+
+
 def test_what_only_seems_to_be_rtl_and_a_step_is_neither(tmp_path: Path) -> None:
     """With step.json it was no design folder, and with design.json RTL, which was run."""
     for name in ("graph.bwg", "step.json", "design.json"):

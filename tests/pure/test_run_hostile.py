@@ -8,14 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from bitwright.pipeline.recipe import RECIPES
+from bitwright.base import made
+from bitwright.pipeline.context import StepContext
+from bitwright.pipeline.recipe import RECIPES, load_recipe
+from bitwright.pipeline.run import Outcome, Step, open_run
 from bitwright.pipeline.run_files import (
     SCHEMA,
     folder_of_recipe,
+    hash_files,
     named_from,
     recipe_folder,
     recover,
 )
+from bitwright.pipeline.steps.order import make_steps
+from bitwright.pipeline.steps.workspace import Workspace
 
 RECORD = {
     "schema": SCHEMA, "name": "x", "key": "k", "inputs": {}, "artefacts": {}, "seconds": 1.0,
@@ -48,3 +54,46 @@ def test_the_recipes_folder_is_named_from_the_run(tmp_path: Path) -> None:
     assert named_from(run, tmp_path / "project") == "../.."
     assert named_from(run, RECIPES) == "<bitwright>/recipes"
     assert folder_of_recipe(run, {"recipe_dir": named_from(run, RECIPES)}) == RECIPES
+
+
+def _run(folder: Path, reuse: Path | None = None) -> Outcome:
+    """The one step of a run, which leaves RTL."""
+
+    def step(context: StepContext) -> None:
+        (context.folder / "rtl").mkdir()
+        (context.folder / "rtl" / "top.sv").write_text("module top; endmodule")
+
+    steps = (Step("map", (), ("hardware",), step, is_run=True),)
+    facts = {"hardware": "any"}
+    with open_run(folder, steps, facts, files={}, notes={}, reuse=reuse) as opened:
+        (outcome,) = opened.execute(["map"])
+    return outcome
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_what_is_run_counts_only_if_the_user_made_it(
+    reused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``runs/digits`` in a stranger's folder, gone on with by ``bitwright build digits``, or its
+    step reused: the RTL that lay there was simulated, and RTL may call the system.
+    """
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path / "stranger"))
+    step = tmp_path / "a" / "01-map"
+    _run(tmp_path / "a")
+    (step / "rtl" / "top.sv").write_text('module top; initial $system("x"); endmodule')
+    record = json.loads((step / "step.json").read_text())
+    record["artefacts"] = hash_files(step)
+    (step / "step.json").write_text(json.dumps(record))
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path / "user"))
+    monkeypatch.setattr(made, "_HERE", {})
+    folder, reuse = (tmp_path / "b", tmp_path) if reused else (tmp_path / "a", None)
+    assert not _run(folder, reuse).was_done
+    assert "$system" not in (folder / "01-map" / "rtl" / "top.sv").read_text()
+    assert _run(folder, reuse).was_done  # now it is the user's
+    found = _run(tmp_path / "c", tmp_path)  # and others of the user's take it over
+    assert found.taken_from == (None if reused else folder)  # the stranger's stands in its place
+    assert "$system" not in (tmp_path / "c" / "01-map" / "rtl" / "top.sv").read_text()
+
+
+def test_the_steps_whose_results_are_run() -> None:
+    assert [s.name for s in make_steps(Workspace(load_recipe("digits"))) if s.is_run] == ["map"]

@@ -24,7 +24,7 @@ from bitwright.host.images import image_files, levels_of
 from bitwright.host.numbers import levels_of_numbers
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
 from bitwright.pipeline.designs.folder import is_design, open_design
-from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, map_design
+from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, REPORT, SIMULATE, map_design
 from bitwright.pipeline.run_files import RUNS, check_run_folder, is_run
 from bitwright.pipeline.steps.levels import INPUTS, LEVELS, read_levels
 from bitwright.pipeline.steps.lower import GRAPH, INPUT
@@ -33,6 +33,8 @@ from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.results_hardware import ENGINE_IMAGE
 
 _DEFAULT_MHZ = 100.0
+#: Folders of a design folder: of what its steps have made.
+_STEPS = frozenset({MAP, SIMULATE, IMPLEMENT, REPORT})
 #: Frames that are drawn where there are none.
 RANDOM = 16
 
@@ -186,7 +188,8 @@ def own_rtl(subject: BoardSubject, progress: Progress) -> Path:
     the design folder was named or the RTL in it, and wherever its parts lead.
 
     Raises:
-        RunError: the RTL lies where that of a design folder does, and it is none.
+        RunError: the RTL lies where that of a design folder does, and it is none; or elsewhere in
+            what its steps have made.
     """
     folder = _design_above(subject)
     return subject.design if folder is None else map_design(open_design(folder), progress) / RTL
@@ -195,15 +198,25 @@ def own_rtl(subject: BoardSubject, progress: Progress) -> Path:
 def _design_above(subject: BoardSubject) -> Path | None:
     """The design folder whose RTL is to be run; None: it is no part of one. By its name and by
     where links lead, and whatever else makes the folder look like something that is no design.
+
+    Raises:
+        RunError: it lies in another place of what the steps of a design folder have made.
     """
     if is_design(subject.place):
         return subject.place
     if is_run(subject.place):
         return None
     for design in (subject.design.absolute(), subject.design.resolve()):
-        above = design.parents
-        if (design.parent.name, design.name) == (MAP, RTL) and (above[1] / GRAPH).is_file():
-            return above[1]
+        for above in design.parents:
+            inside = design.relative_to(above)
+            if inside.parts[0] in _STEPS and (above / GRAPH).is_file():
+                if inside == Path(MAP, RTL):
+                    return above
+                raise RunError(
+                    f"lies in the design folder {above}, whose RTL anybody may have put there",
+                    where=str(subject.place),
+                    hint="name that folder: its RTL is made again; or copy your own RTL elsewhere",
+                )
     return None
 
 

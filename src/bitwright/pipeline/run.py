@@ -9,7 +9,10 @@
     RUN/.work-01-train/ a step being built; renamed into place when it is whole
 
 A step is *fresh* when its key (what it depends on) is unchanged, the steps it read are those that
-lie there now, and every artefact has the SHA-256 that step.json says. All else is built again.
+lie there now, and every artefact has the SHA-256 that step.json says. All else is built again. What
+is run (RTL) counts only if this user has made it (`base.made`): a run directory that lies where
+somebody works, or whose steps are reused, may be a stranger's, and whoever knows a recipe knows the
+keys of its steps.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Any
 
 from bitwright.base.files import atomic_write, regular_bytes
 from bitwright.base.folders import remove_folder
+from bitwright.base.made import is_own, remember
 from bitwright.base.progress import Progress, no_progress
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.run_files import (
@@ -55,6 +59,7 @@ class Step:
         function: does the work inside ``context.folder``.
         keeps_partial: it resumes by itself from what an interrupted call left in its folder.
         number: in front of the name of its folder; None counts from 1.
+        is_run: others run what it leaves, so that it counts only if this user has made it.
     """
 
     name: str
@@ -64,6 +69,7 @@ class Step:
     uses: tuple[str, ...] = ()
     keeps_partial: bool = False
     number: int | None = None
+    is_run: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,10 +124,17 @@ class Run:
             return False
         if record.inputs != self._input_contents(step):
             return False
-        if name not in self._checked and not is_whole(self.folder_of(name), record):
+        place = self.folder_of(name)
+        if name not in self._checked and not is_whole(place, record):
+            return False
+        if name not in self._checked and not self._may_run(step, place):
             return False
         self._checked[name] = record
         return True
+
+    def _may_run(self, step: Step, folder: Path) -> bool:
+        """Whether what a step has left may be run, if others are to do so."""
+        return not step.is_run or is_own(folder, self.key(step.name))
 
     def record(self, name: str) -> StepRecord | None:
         """The record of a fresh step, or None."""
@@ -138,6 +151,8 @@ class Run:
         record = read_record(self.folder_of(name))
         if record is None or self.is_fresh(name):
             return ""
+        if not self._may_run(self._step(name), self.folder_of(name)):
+            return "you have not made it, or it was changed since"
         if record.key == self.key(name):
             return "its files, or those it read, are no longer what they were"
         if not record.parts:
@@ -202,7 +217,9 @@ class Run:
         with ExitStack() as stack:
             try:
                 stack.enter_context(shared.lock(waiting))
-                origin = shared.bring(self.work_of(step.name), final)
+                origin = shared.bring(
+                    self.work_of(step.name), final, lambda folder: self._may_run(step, folder)
+                )
             except OSError as error:
                 known = disk_full(error, self.folder, step.name)
                 raise known or cannot_write(neighbours, error) from error
@@ -235,6 +252,8 @@ class Run:
             )
             atomic_write(work / "step.json", record.to_json())
             publish(work, final)
+            if step.is_run:
+                remember(final, record.key)
         except Exception as error:
             if not step.keeps_partial:
                 remove_folder(work)

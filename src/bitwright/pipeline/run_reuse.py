@@ -54,11 +54,14 @@ class SharedStep:
         """Be the only run at work on such a step; argument and errors as `Store.lock`."""
         return self.store.lock(_KIND, self.address, waiting)
 
-    def bring(self, work: Path, final: Path) -> Path | None:
+    def bring(
+        self, work: Path, final: Path, may_serve: Callable[[Path], bool] = lambda _: True
+    ) -> Path | None:
         """Put a kept step in its place; gives the run directory that did it, None without a hit.
 
         Args:
             work: a folder for the purpose; what is in it is lost if a step is found.
+            may_serve: asked of the folder before it takes its place.
 
         Raises:
             OSError: the files cannot be written.
@@ -71,6 +74,9 @@ class SharedStep:
         try:
             entry.bring(work, link=True)
         except FileNotFoundError:  # it has just been dropped
+            return None
+        if not may_serve(work):
+            remove_folder(work)
             return None
         publish(work, final)
         return Path(run)

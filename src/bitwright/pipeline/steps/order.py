@@ -33,6 +33,7 @@ _FACTS: dict[str, tuple[str, ...]] = {
     "report": ("report", "description", "simulate", "implement"),
 }
 _KEEPS_PARTIAL = frozenset({"teach", "train", "quantize"})
+_IS_RUN = frozenset({"map"})  # RTL, which may ask a simulator for anything
 
 
 def make_steps(work: Workspace) -> tuple[Step, ...]:
@@ -47,6 +48,7 @@ def make_steps(work: Workspace) -> tuple[Step, ...]:
             uses=tuple(other for other in _USES.get(name, ()) if other in names),
             keeps_partial=name in _KEEPS_PARTIAL,
             number=STEP_NAMES.index(name),
+            is_run=name in _IS_RUN,
         )
         for name in names
     )
