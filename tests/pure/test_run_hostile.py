@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from bitwright.base import made
+from bitwright.base.errors import RecipeError
+from bitwright.cli.options import recipe_source
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.recipe import RECIPES, load_recipe
 from bitwright.pipeline.run import Outcome, Step, open_run
@@ -97,3 +99,22 @@ def test_what_is_run_counts_only_if_the_user_made_it(
 
 def test_the_steps_whose_results_are_run() -> None:
     assert [s.name for s in make_steps(Workspace(load_recipe("digits"))) if s.is_run] == ["map"]
+
+
+@pytest.mark.parametrize("what", ["run", "file"])
+def test_a_name_of_ours_is_nothing_that_lies_here(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``bitwright build digits`` took a folder or a file called so in the current folder, which may
+    be a stranger's: its recipe names code.
+    """
+    monkeypatch.chdir(tmp_path)
+    recipe = tmp_path / "digits"
+    if what == "run":
+        recipe.mkdir()
+        (recipe / "run.json").write_text(json.dumps({"schema": SCHEMA}))
+        recipe /= "recipe.yaml"
+    recipe.write_text("name: another\ndata: digits\nmodel: digits_cnn\n")
+    with pytest.raises(RecipeError, match="something in the current folder"):
+        load_recipe(recipe_source("digits")[0])
+    assert load_recipe(recipe_source("./digits")[0]).name == "another"

@@ -39,8 +39,12 @@ def inspect(
 ) -> None:
     """Say what every node of a model becomes in hardware, or why not and what to change."""
     from bitwright.pipeline.api import inspect_model
+    from bitwright.pipeline.inspection.inspect import is_by_name
+    from bitwright.pipeline.run_files import check_only_ours
 
     is_run = Path(model).is_dir() and ":" not in model
+    if is_run and is_by_name(model):
+        check_only_ours(model, "a model of the zoo")
     found = inspect_model(
         resolve(model, None, data).recipe if is_run else model,
         input_shape=parse_shape(input_shape),

@@ -147,12 +147,19 @@ def recipe_source(name: str) -> tuple[str | Path, Path | None]:
     """The recipe's name or file, and where its relative paths start if RECIPE is a run directory.
 
     Raises:
-        RecipeError: an empty folder.
+        RecipeError: an empty folder; or a recipe of ours and a folder have this name.
         RunError: a run directory of another version.
     """
-    from bitwright.pipeline.recipe import is_recipe
-    from bitwright.pipeline.run_files import check_run_folder, folder_of_recipe, run_called
+    from bitwright.pipeline.recipe import is_packaged, is_recipe
+    from bitwright.pipeline.run_files import (
+        check_only_ours,
+        check_run_folder,
+        folder_of_recipe,
+        run_called,
+    )
 
+    if is_packaged(name):
+        check_only_ours(name, "a recipe of Bitwright")
     place = Path(name).expanduser()
     if not place.is_dir():
         called = run_called(name)

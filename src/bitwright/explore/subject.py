@@ -24,6 +24,7 @@ from bitwright.models.catalog import PRETRAINED, ModelSpec
 from bitwright.pipeline.export_network import trained_run
 from bitwright.pipeline.import_network import MODEL
 from bitwright.pipeline.inspection.inspect import is_by_name
+from bitwright.pipeline.run_files import check_only_ours
 
 if TYPE_CHECKING:
     from torch import nn
@@ -148,6 +149,8 @@ def find_subject(
     if (place / MODEL).is_file():  # a folder that `bitwright import` made
         place, name = place / MODEL, str(place / MODEL)
     if place.is_dir():
+        if is_by_name(name):
+            check_only_ours(name, "a model of the zoo")
         return _of_run(place, data, seed)
     if not (ModelSpec(name=name).is_file or is_by_name(name)):
         raise RecipeError(

@@ -23,7 +23,7 @@ from bitwright.pipeline.recipe_errors import explain_mistakes, run_with
 from bitwright.pipeline.recipe_paths import with_absolute_paths
 from bitwright.pipeline.recipe_schema import Recipe
 from bitwright.pipeline.recipe_yaml import MOST_BYTES, Document, parse_document
-from bitwright.pipeline.run_files import recipe_folder
+from bitwright.pipeline.run_files import check_only_ours, recipe_folder
 from bitwright.quantize.method_words import check_trainable
 from bitwright.quantize.policy import Policy
 from bitwright.train.config import PHASES
@@ -68,6 +68,8 @@ def find_recipe(name: str | Path) -> Path:
         RecipeError: there is no such recipe.
     """
     path, found = Path(name).expanduser(), _recipe_at(name)
+    if is_packaged(name):
+        check_only_ours(name, "a recipe of Bitwright")
     if found is not None:
         return found
     known = [entry.stem for entry in sorted(RECIPES.glob("*.yaml"))]
@@ -89,12 +91,16 @@ def is_recipe(name: str | Path) -> bool:
     return _recipe_at(name) is not None
 
 
+def is_packaged(name: str | Path) -> bool:
+    """Whether it is the name of a recipe inside the package."""
+    return Path(name).name == str(name) and (RECIPES / f"{name}.yaml").is_file()
+
+
 def _recipe_at(name: str | Path) -> Path | None:
     path = Path(name).expanduser()
     if path.is_file():
         return path
-    inside = RECIPES / f"{name}.yaml"
-    return inside if path.name == str(name) and inside.is_file() else None
+    return RECIPES / f"{name}.yaml" if is_packaged(name) else None
 
 
 def _near(path: Path) -> str:

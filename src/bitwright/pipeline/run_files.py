@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bitwright.base.errors import BitwrightError, RunError
+from bitwright.base.errors import BitwrightError, RecipeError, RunError
 from bitwright.base.files import (
     atomic_write,
     exclusive,
@@ -80,6 +80,23 @@ def run_called(name: str) -> Path | None:
     """The run of this name in ``runs/``; None if there is none."""
     folder = RUNS / name
     return folder if Path(name).name == name and is_run(folder) else None
+
+
+def check_only_ours(name: str | Path, what: str) -> None:
+    """Refuse a name of ours that something in the current folder has, too: it may be a stranger's
+    and name code, and whoever gives the name does not say that he means it.
+
+    Args:
+        what: it is with us.
+
+    Raises:
+        RecipeError: there is such a file or folder.
+    """
+    if Path(name).name == str(name) and Path(name).exists():
+        raise RecipeError(
+            f"{str(name)!r} is {what}, and something in the current folder is called so, too",
+            hint=f"./{name} means what is here; for the other, go to another folder",
+        )
 
 
 def is_run(folder: Path) -> bool:
