@@ -345,32 +345,11 @@ def _settings(preset: str, assign: list[str] | None) -> Settings:
     """A preset with changes: each value is of the type that the option has."""
     from bitwright.base.errors import RecipeError
     from bitwright.papers.bnn_soc.course import PRESETS
+    from bitwright.papers.bnn_soc.settings import parse_changes
 
     if preset not in PRESETS:
         raise RecipeError(f"no preset {preset!r}", hint="one of " + ", ".join(PRESETS))
-    base = PRESETS[preset]
-    changes: dict[str, Any] = {}
-    for text in assign or ():
-        key, equals, value = text.partition("=")
-        old = getattr(base, key, None)
-        if not equals or key not in base.__dataclass_fields__:
-            known = ", ".join(base.__dataclass_fields__)
-            raise RecipeError(f"{text!r} changes no option", where="--set", hint=known)
-        try:
-            changes[key] = _value(value, old)
-        except ValueError as error:
-            raise RecipeError(f"{value!r} is no value", where=f"--set {key}") from error
-    return base.changed(**changes)
-
-
-def _value(text: str, old: Any) -> Any:
-    if isinstance(old, bool):
-        if text not in ("true", "false"):
-            raise ValueError(text)
-        return text == "true"
-    if isinstance(old, tuple):
-        return tuple(int(part) for part in text.split("-"))
-    return type(old)(text)
+    return parse_changes(PRESETS[preset], assign or ())
 
 
 def _backend(model: Any, name: str) -> Any:

@@ -91,16 +91,20 @@ class Look:
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-def load_samples(folder: Path | None = None) -> Samples:
+def load_samples(folder: Path | None = None, *, held_out: float = 0.0) -> Samples:
     """All 60 000 and 10 000 images of a folder with MNIST's (or EMNIST's) IDX files.
+
+    Args:
+        held_out: share of the training images that stand for the test images, every class alike:
+            what learning rates are chosen on. The test images are then not looked at.
 
     Raises:
         DataError: a file is missing or damaged, or its images are not 28 x 28 and grey.
     """
     from bitwright.data import load_dataset
 
-    found = load_dataset({"name": "mnist", "validation": 0.0}, folder)
-    train, test = found.train, found.test
+    found = load_dataset({"name": "mnist", "validation": held_out}, folder)
+    train, test = found.train, found.validation if held_out else found.test
     if train.images.shape[1:] != (28, 28, 1):
         raise DataError(
             f"expected grey images of 28 x 28, got {train.images.shape[1:]}", where=str(folder)
