@@ -27,6 +27,15 @@ Data = Annotated[
 ]
 Cycles = Annotated[int, typer.Option("--cycles", min=1, help="Samples to train on.")]
 Looks = Annotated[int, typer.Option("--looks", min=1, max=1000, help="Evaluations on the way.")]
+HeldOut = Annotated[
+    float,
+    typer.Option(
+        "--held-out",
+        min=0.0,
+        max=0.9,
+        help="Share of the training images to judge on instead of the test images.",
+    ),
+]
 Threads = Annotated[int, typer.Option("--threads", min=1, max=64)]
 Sets = Annotated[
     list[str] | None,
@@ -43,6 +52,7 @@ def train_verb(  # noqa: PLR0913, PLR0917
     cycles: Cycles = 60_000,
     looks: Looks = 10,
     threads: Threads = 1,
+    held_out: HeldOut = 0.0,
     assign: Sets = None,
     force: Force = False,
     json: Json = False,
@@ -56,7 +66,7 @@ def train_verb(  # noqa: PLR0913, PLR0917
     output = Output(json)
     settings = _settings(preset, assign)
     check_free(out, force=force)
-    samples = load_samples(data)
+    samples = load_samples(data, held_out=held_out)
     with output.progress() as progress:
         model, seen = run_course(
             settings, samples, cycles=cycles, looks=looks, threads=threads,
@@ -77,6 +87,7 @@ def ablate_verb(  # noqa: PLR0913, PLR0917
     cycles: Cycles = 60_000,
     looks: Looks = 6,
     threads: Threads = 1,
+    held_out: HeldOut = 0.0,
     assign: Sets = None,
     only: Annotated[
         list[str] | None, typer.Option("--only", help="Of the tricks; may be given again.")
@@ -93,7 +104,7 @@ def ablate_verb(  # noqa: PLR0913, PLR0917
     unknown = set(only or ()) - set(TRICKS)
     if unknown:
         raise RecipeError(f"no trick {sorted(unknown)}", hint="one of " + ", ".join(TRICKS))
-    base, samples = _settings(preset, assign), load_samples(data)
+    base, samples = _settings(preset, assign), load_samples(data, held_out=held_out)
     found: dict[str, Any] = {}
     for name, change in TRICKS.items():
         if only and name not in only:
