@@ -70,6 +70,22 @@ def test_options_are_chosen_on_images_that_are_held_out(
     assert share == pytest.approx(round(share), abs=1e-6)
 
 
+def test_images_in_a_new_order_train_as_an_order_does(
+    folder: Path, tmp_path: Path, call: Callable[..., str]
+) -> None:
+    call("bnn", "shuffle", "--data", folder, "--out", tmp_path / "mixed", "--seed", 3)
+    mixed, plain = load_samples(tmp_path / "mixed"), load_samples(folder)
+    assert np.array_equal(mixed.test_images, plain.test_images)
+    assert not np.array_equal(mixed.labels, plain.labels)
+    found = []
+    for data, shuffle in ((tmp_path / "mixed", "none"), (folder, "once")):
+        run = tmp_path / shuffle
+        options = ("--set", FEW, "--set", f"shuffle={shuffle}", "--set", "seed=3")
+        call("bnn", "train", "bnn-1h", "--out", run, "--data", data, *options, "--cycles", 700)
+        found.append(Model.load(run / "model.safetensors").weights)
+    assert all(np.array_equal(*pair) for pair in zip(*found, strict=True))
+
+
 def test_train_classify_kpi(folder: Path, tmp_path: Path, call: Callable[..., str]) -> None:
     run = tmp_path / "run"
     train = ("bnn", "train", "bnn-1h", "--out", run, "--data", folder, "--set", FEW)

@@ -127,6 +127,25 @@ def ablate_verb(  # noqa: PLR0913, PLR0917
         output.results(table)
 
 
+@bnn.command("shuffle")
+def shuffle_verb(
+    out: Out,
+    data: Data = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=(1 << 63) - 1)] = 0,
+    force: Force = False,
+) -> None:
+    """Write the data set with its training images in another order: train on it with
+    `--set shuffle=none`, which reads them one after the other.
+    """
+    from bitwright.base.files import check_free
+    from bitwright.papers.bnn_soc.course import load_samples, write_shuffled
+
+    check_free(out, force=force)
+    samples = load_samples(data)
+    write_shuffled(out, samples, seed)
+    Output(False).say(f"{len(samples.images)} images in a new order are in {out}")
+
+
 @bnn.command("classify")
 def classify_verb(
     run: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file or a run folder.")],

@@ -113,6 +113,23 @@ def load_samples(folder: Path | None = None, *, held_out: float = 0.0) -> Sample
     return Samples(train.images[..., 0], labels, test.images[..., 0], test_labels)
 
 
+def write_shuffled(folder: Path, samples: Samples, seed: int) -> None:
+    """All images as four IDX files, those to train on in the order of ``shuffle: once``: then
+    training with ``shuffle: none`` reads them one after the other and ends with the same weights.
+    """
+    from bitwright.data.mnist import write_idx
+
+    count = len(samples.images)
+    way = order(Settings(shuffle="once", seed=seed), count, count)
+    parts = {
+        "train": (samples.images[way], samples.labels[way]),
+        "t10k": (samples.test_images, samples.test_labels),
+    }
+    for prefix, (images, labels) in parts.items():
+        write_idx(folder / f"{prefix}-images-idx3-ubyte.gz", images)
+        write_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", labels.astype(np.uint8))
+
+
 def model_of(trainer: Trainer) -> Model:
     """The network as it is now."""
     copies = tuple(np.array(weight) for weight in trainer.weights)
