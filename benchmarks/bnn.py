@@ -173,6 +173,16 @@ def _accuracy(rows: list[dict[str, Any]]) -> Table:
     return Table("Accuracy", columns, tuple(shown), notes)
 
 
+def _changed(row: dict[str, Any]) -> str:
+    """A preset's name, and what its trainer does otherwise than the document's."""
+    name = row["name"].split()[0]
+    plain = asdict(PRESETS[name].changed(scale_error="none", present=0))
+    settings = {**asdict(Settings()), **row["settings"]}
+    skipped = {"sizes", "rate_start", "rate_end", "seed"}
+    also = [f"{k}={v}" for k, v in settings.items() if k not in skipped and v != plain[k]]
+    return " ".join((name, *also))
+
+
 def _searched(rows: list[dict[str, Any]]) -> Table:
     columns = (
         Column("name", "network, and what is changed"),
@@ -183,7 +193,9 @@ def _searched(rows: list[dict[str, Any]]) -> Table:
         Column("strict", "all outputs right", Kind.SHARE),
     )
     shown = []
-    for row in sorted(rows, key=lambda row: (row["name"], row["settings"]["sizes"], row["cycles"])):
+    for row in sorted(
+        rows, key=lambda row: (_changed(row), row["settings"]["sizes"], row["cycles"])
+    ):
         s, last = row["settings"], row["looks"][-1]
         shown.append({
             "name": row["name"], "sizes": "-".join(map(str, s["sizes"])), "cycles": row["cycles"],
