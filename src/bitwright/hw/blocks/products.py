@@ -17,7 +17,9 @@ from bitwright.hw.blocks.base import Block, Fold
 from bitwright.hw.blocks.rows import Packing, Row, packing_of
 from bitwright.hw.memory import (
     Memory,
+    bram_count,
     pack_lanes,
+    rom_brams,
     rom_luts,
     rom_outputs,
     rom_resources,
@@ -258,6 +260,10 @@ class ProductUnit(Block):
 
     def weight_cost(self, family: str) -> Resources:
         return rom_resources(family, self.depth, self.word_bits, self.string("ram_style"))
+
+    def chooses_words(self, family: str) -> bool:
+        sizes = family, self.depth, self.word_bits
+        return self.string("ram_style") == "block" and rom_brams(*sizes) < bram_count(*sizes)
 
     @property
     def operand_bits(self) -> int:
