@@ -11,7 +11,7 @@
 
 Every course is added to docs/results/bnn.json when it has ended, and not run again while it stands
 there; docs/results/bnn.md is the page. Figures are of MNIST's 10 000 test images, those of `search`
-of 10 000 of the 60 000 training images, which are then not trained on: rates are chosen there, and
+of a sixth of the training images, which are then not trained on: rates are chosen there, and
 a preset is measured on the test images once, behind its last sample. Minutes are those of the
 processor, which the other work of a machine changes little.
 """
@@ -169,7 +169,16 @@ def _accuracy(rows: list[dict[str, Any]]) -> Table:
                 "load": max(row["load"] for row in group),
             }
         )
-    notes = (f"The document: {json.dumps(published()['accuracy'])} percent.",)
+    made_on = sorted(
+        {
+            f"{row['cpu']}, {row['threads']} thread, Python {row['python']}, numpy {row['numpy']}"
+            for row in rows
+        }
+    )
+    notes = (
+        f"The document: {json.dumps(published()['accuracy'])} percent.",
+        *(f"`python benchmarks/bnn.py accuracy --data DIR` on {place}." for place in made_on),
+    )
     return Table("Accuracy", columns, tuple(shown), notes)
 
 
@@ -202,7 +211,7 @@ def _searched(rows: list[dict[str, Any]]) -> Table:
             "rates": f"{s['rate_start']:.3g} to {s['rate_end']:.3g}",
             "argmax": last["argmax"], "strict": last["strict"],
         })  # fmt: skip
-    notes = ("10 000 of the 60 000 training images, not trained on; one seed each.",)
+    notes = ("A sixth of the training images, not trained on; one seed each.",)
     return Table("Rates, chosen on held-out training images", columns, tuple(shown), notes)
 
 
