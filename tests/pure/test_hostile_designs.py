@@ -18,7 +18,7 @@ from PIL import Image
 from tests.pure.test_board_protocol import ToyBoard, describe, session
 
 from bitwright.base import made
-from bitwright.base.errors import BitwrightError, DataError, GraphError, ToolError
+from bitwright.base.errors import BitwrightError, DataError, GraphError, RecipeError, ToolError
 from bitwright.build.soc import driver_header
 from bitwright.data.annotated import _MOST_CELLS
 from bitwright.data.labels import BoxLabels, LabelKind, MapLabels, ValueLabels
@@ -32,7 +32,7 @@ from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, footprint
 from bitwright.ir.footprint import MOST_OF_A_FILE
 from bitwright.ir.levels import check_levels
 from bitwright.pipeline.designs import folder as designs
-from bitwright.pipeline.designs.folder import Design, DesignSettings
+from bitwright.pipeline.designs.folder import Design, DesignSettings, parse_settings
 from bitwright.pipeline.export_network import export_graph
 from bitwright.pipeline.recipe_hardware import HardwareSection, hardware_facts
 from bitwright.sim.spec import Design as Rtl
@@ -210,6 +210,15 @@ def test_descriptions_that_cannot_be_are_refused(
     (tmp_path / FILE).write_text(json.dumps(fields))
     with pytest.raises(GraphError, match=f"{place[0]}|scores"):
         read_description(tmp_path / FILE)
+
+
+@pytest.mark.parametrize("field", ["clock_mhz", "rate_clock_mhz"])
+@pytest.mark.parametrize("clock", [1e-308, 1e300])
+def test_clocks_of_a_design_can_be_computed_with(field: str, clock: float) -> None:
+    """What lies in a cycle of 10^308 ns was counted: OverflowError."""
+    text = json.dumps({"hardware": {field: clock, "target_fps": 1.0}})
+    with pytest.raises(RecipeError, match=field):
+        parse_settings(text, "hardware.json")
 
 
 def test_a_description_comes_back_as_it_was_written(tmp_path: Path) -> None:
