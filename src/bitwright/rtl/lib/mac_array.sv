@@ -9,16 +9,15 @@
 // (Exp > 0, see float_split for Low). Unsigned bits times bipolar weights: equal bits are counted;
 // the bias must hold minus the row's weights of -1. With IndexWidth > 0 weights are indices of that
 // width into the table of TableFile, whose entries are the weights. Drop: `mac_sum`.
-// Rows below DspRows multiply in DSP blocks, the others in look-up tables. A DSP block makes
-// DspPack products of a row and adds them (`mul_packed`; integers only), or, with DspShare, the
-// products of two rows with one activation (`mul_shared`; integers, Shared, no table, DspPack 1).
-// Table = 1 with a table. Stages: registers from the operands here to the accumulator, of the row
-// that has most; the others wait. Every Step-th adder in front of the accumulator has one. A row in
-// LUTs has K + J + 1 adders in a line, K = $clog2(SIMD), J = $clog2(digits), digits =
-// ceil(WeightWidth/2), 1 for a one-bit factor; bits x bipolar K = $clog2(ceil(SIMD/2)): floor((K +
-// J + 1)/Step) registers, at least 1. In DSPs 2 + floor($clog2(ceil(SIMD/DspPack))/Step). With a
-// float M + floor(K/Step), M = 2 with a power of two or a one-bit operand, else 3 +
-// $clog2(ceil(magnitude/2)), 3 in DSPs.
+// Rows below DspRows multiply in DSP blocks, the others in LUTs. A DSP block makes DspPack products
+// of a row and adds them (`mul_packed`; integers only), or, with DspShare, the products of two rows
+// with one activation (`mul_shared`; integers, Shared, no table, DspPack 1). Table = 1 with a
+// table. Stages: registers from the operands here to the accumulator, of the row that has most; the
+// others wait. Every Step-th adder has one. A row in LUTs has K + J + 1 adders in a line, K =
+// $clog2(SIMD), J = $clog2(digits), digits = ceil(WeightWidth/2), 1 for a one-bit factor; bits x
+// bipolar K = $clog2(ceil(SIMD/2)): floor((K + J + 1)/Step) registers, at least 1. In DSPs 2 +
+// floor($clog2(ceil(SIMD/DspPack))/Step). With a float M + floor(K/Step), M = 2 with a power of two
+// or a one-bit operand, else 3 + $clog2(ceil(magnitude/2)), 3 in DSPs.
 `default_nettype none
 module mac_array #(
   parameter int PE            = 2,
