@@ -28,6 +28,7 @@ from bitwright.papers.bnn_soc.course import PRESETS, TRICKS, Samples, load_sampl
 from bitwright.papers.bnn_soc.settings import Settings
 from bitwright.papers.bnn_soc.soc import published
 from bitwright.papers.bnn_soc.tables import rule_of_thumb
+from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.report.table import Column, Kind, Table
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "bnn.json"
@@ -53,13 +54,12 @@ def course(
         settings, samples, cycles=args.cycles, looks=args.looks, threads=args.threads,
         seen=lambda look: print(kind, name, settings.seed, look, flush=True),
     )  # fmt: skip
-    cpu = [li for li in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in li]
     row = {
         **key,
         "looks": [asdict(look) for look in looks],
         "threads": args.threads,
         "load": os.getloadavg()[0],
-        "cpu": cpu[0].split(":")[1].strip() if cpu else "",
+        "cpu": cpu_name(),
     }
     found = stored()  # again: others may have written meanwhile
     found[kind].append(row)

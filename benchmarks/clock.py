@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -33,6 +34,7 @@ from bitwright.build.shell import write_board_design
 from bitwright.build.target import Target, load_board, load_target
 from bitwright.build.yosys import SynthesisResult, synthesise
 from bitwright.hw import MapOptions, analyse, folding_of, load_folding, map_graph
+from bitwright.hw.reads import reads_of
 from bitwright.ir import Graph
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.steps.baseline import cpu_name
@@ -115,6 +117,7 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
         "fmax_mhz": {str(r.seed): round(r.fmax_mhz or 0, 1) for r in placed},
         **{key: round(value) for key, value in placed[0].resources.to_json().items()},
         "interval": flow.interval,
+        "reads": asdict(reads_of(hardware, target.family)),
         "latency": flow.latency,
         "critical": {
             "blocks": list(dict.fromkeys(blocks)),

@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from bitwright.formats.clustering import Clusters, kmeans
 from bitwright.formats.clustering_path import KMEANS
+from bitwright.pipeline.steps.baseline import cpu_name
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 LARGEST_FOR_SKLEARN = 100_000
@@ -65,14 +66,6 @@ def line(count: int, k: int) -> str:
         f"{local / exact.inertia:.3f}",
     ]
     return f"| {' | '.join(cells)} |"
-
-
-def cpu_name() -> str:
-    """As the system calls it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def main() -> int:

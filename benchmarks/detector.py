@@ -22,7 +22,6 @@ import argparse
 import hashlib
 import json
 import os
-import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from safetensors.torch import save_file
 from bitwright.papers.skynet.weights import for_unit_inputs, load_skynet_weights
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.recipe import load_recipe
+from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.train import WEIGHTS
 
@@ -169,11 +169,7 @@ def measure(args: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 def keep(key: str, rows: list[dict[str, Any]], command: str) -> None:
     known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    cpu = next(
-        (line.partition(": ")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-         if line.startswith("model name")), platform.machine(),
-    )  # fmt: skip
-    known[key] = {"command": command, "cpu": cpu, "torch": torch.__version__, "rows": rows}
+    known[key] = {"command": command, "cpu": cpu_name(), "torch": torch.__version__, "rows": rows}
     RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
     RESULTS.with_suffix(".md").write_text(page(known))
 

@@ -19,18 +19,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from results import command, keep, machine, table
 from torch import nn
 
 from bitwright.data import Dataset
 from bitwright.data.detection_boxes import decode, decode_all, iou
 from bitwright.data.labels import UNKNOWN
 from bitwright.pipeline.recipe import load_recipe
-from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.train import WEIGHTS
 from bitwright.pipeline.steps.workspace import Workspace
 
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "detector_cells.json"
+HEADS = (
+    "run", "part", "images", "chosen", "centre's cell", "best", "chosen is the centre's cell",
+    "its neighbour",
+)  # fmt: skip
 BATCH = 32
 
 
@@ -82,6 +85,15 @@ def measure(run: Path) -> dict[str, Any]:
 
 
 def page(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            name, part, str(row["images"]),
+            *(f"{row[key]:.3f}" for key in ("chosen", "centre", "best")),
+            *(f"{row[key]:.0%}" for key in ("same", "next")),
+        )
+        for name, parts in found["rows"].items()
+        for part, row in parts.items()
+    ]  # fmt: skip
     lines = [
         "# Where a detector loses",
         "",
@@ -89,16 +101,10 @@ def page(found: dict[str, Any]) -> str:
         "the best of all boxes; float networks, images as they are. By",
         "`benchmarks/detector_cells.py`.",
         "",
-        "| run | images | | chosen | centre's cell | best | chosen is the centre's cell | its "
-        "neighbour |",
-        "|---|---|---|---|---|---|---|---|",
+        *table(HEADS, rows),
+        "",
+        f"* `{found['command']}`; {found['machine']}",
     ]
-    for name, parts in found["rows"].items():
-        for part, row in parts.items():
-            figures = " | ".join(f"{row[key]:.3f}" for key in ("chosen", "centre", "best"))
-            shares = " | ".join(f"{row[key]:.0%}" for key in ("same", "next"))
-            lines.append(f"| {name} | {part} | {row['images']} | {figures} | {shares} |")
-    lines += ["", f"* `{found['command']}`; {found['machine']}, torch {torch.__version__}"]
     return "\n".join(lines) + "\n"
 
 
@@ -108,15 +114,13 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    command = "python benchmarks/detector_cells.py " + " ".join(run.name for run in args.runs)
     found = {
         "rows": {run.name: measure(run) for run in args.runs},
-        "command": command,
-        "machine": cpu_name(),
+        "command": command({str(run): run.name for run in args.runs}),
+        "machine": machine("torch"),
     }
     if args.write:
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-        RESULTS.with_suffix(".md").write_text(page(found))
+        keep("detector_cells", found, page)
     return 0
 
 

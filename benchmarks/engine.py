@@ -212,12 +212,13 @@ def write_table(rows: dict[str, Any]) -> None:
         "said, convolution-first DenseNets at 32 x 32, SkyNet at 160 x 320. Utilisation: "
         "multiply-accumulates of convolutions and dense layers by what the array could do in that "
         "time, of 4 bits twice as many; loads, additions, pools and fill all count as cycles. "
+        "What X waits for is the estimate's, so with X busy it adds up to that, not to the cycles. "
         "Emulated: values of the emulated program beside `Graph.run`, and how many differ. "
         "Simulated: one image on the engine's RTL in Verilator, its outputs beside `Graph.run`; "
         "begin and end of every instruction were compared with the model, too, or there is no row.",
         "",
         "| network | engine | MMAC | cycles | estimate | ms | frames a second | against the DPU "
-        "| X busy | X waits for | utilisation | wanted | instructions | emulated "
+        "| X busy | X waits for, estimated | utilisation | wanted | instructions | emulated "
         "| simulated: cycles; values |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]

@@ -4,6 +4,7 @@
     python benchmarks/engine_area.py e256 --dsps 4
     python benchmarks/engine_area.py e128 --clock 62.5
     python benchmarks/engine_area.py e256 --dsps 4 --clock 62.5 --board ulx3s
+    python benchmarks/engine_area.py e256 --dsps 4 --clock 62.5 --board ulx3s --not-placed
 
 Synthesises an engine with Yosys, and with `--clock` places and routes it out of context; with
 `--board` the whole top: engine, controller of the SDRAM, serial shell, on the board's pins. Prints
@@ -18,7 +19,8 @@ from pathlib import Path
 
 from bitwright.build.implement import ImplementOptions, implement
 from bitwright.build.nextpnr import PnrOptions, place_and_route
-from bitwright.build.target import Target, load_target
+from bitwright.build.shell import write_board_design
+from bitwright.build.target import Target, load_board, load_target
 from bitwright.build.timing import CriticalPath
 from bitwright.build.yosys import synthesise
 from bitwright.engine.config import ENGINES, EngineConfig
@@ -35,6 +37,7 @@ def main() -> None:
     parser.add_argument("--target", default="ecp5-85k")
     parser.add_argument("--clock", type=float, default=None, help="MHz; places and routes, too")
     parser.add_argument("--board", default=None)
+    parser.add_argument("--not-placed", action="store_true", help="the board's top: synthesis only")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, default=None, help="folder for netlist and logs")
     given = parser.parse_args()
@@ -68,6 +71,12 @@ def _out_of_context(
 
 def _on_board(given: argparse.Namespace, config: EngineConfig, target: Target, out: Path) -> None:
     emit_engine_board(config, out / "rtl", dsps=given.dsps)
+    if given.not_placed:
+        board = load_board(given.board)
+        top = write_board_design(out / "rtl", board, target, out / "board", given.clock)
+        mapped = synthesise(top.folder, target, out / "synthesis", timeout=_TIMEOUT)
+        print(f"| {given.engine} on {given.board} | {mapped.tool} | {mapped.resources} | |")
+        return
     options = ImplementOptions(
         clock_mhz=given.clock, board=given.board, needed_mhz=given.clock, timeout_s=_TIMEOUT
     )

@@ -299,15 +299,15 @@ GROUPS: dict[str, tuple[Sample, ...]] = {
         )
     ),
     "upsample": tuple(
-        block(
-            levels(shape, kind),
-            "upsample",
-            {"factor": factor, "pe": pe, "ram_style": "distributed"},
-        )
-        for shape, kind, factor, pe in (
-            ((4, 4, 8), "uint4", (2, 2), 2), ((4, 8, 8), "uint4", (2, 2), 8),
-            ((4, 4, 16), "uint8", (1, 2), 4), ((4, 8, 16), "uint2", (3, 3), 4),
-            ((2, 16, 4), "int8", (2, 1), 1),
+        block(levels(shape, kind), "upsample", {"factor": factor, "pe": pe, "ram_style": style})
+        for shape, kind, factor, pe, style in (
+            ((4, 4, 8), "uint4", (2, 2), 2, "distributed"),
+            ((4, 8, 8), "uint4", (2, 2), 8, "distributed"),
+            ((4, 4, 16), "uint8", (1, 2), 4, "distributed"),
+            ((4, 8, 16), "uint2", (3, 3), 4, "distributed"),
+            ((2, 16, 4), "int8", (2, 1), 1, "distributed"),
+            ((2, 64, 16), "uint4", (2, 2), 4, "block"),
+            ((2, 64, 16), "uint4", (2, 2), 1, "block"),
         )
     ),
     "lookup": (

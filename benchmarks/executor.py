@@ -34,6 +34,7 @@ from executor_nets import cnv, float_onnx, int8_onnx, skynet, tfc
 
 from bitwright.ir import Graph
 from bitwright.ir.executor import Executor, available_threads, native_status
+from bitwright.pipeline.steps.baseline import cpu_name
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 NETS = {
@@ -229,15 +230,12 @@ def machine(threads: int) -> dict[str, str | int]:
 
     import onnxruntime
 
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     status = native_status()
     compiler = subprocess.run(
         [status.compiler, "--version"], capture_output=True, text=True, timeout=60, check=True
     )
     return {
-        "cpu": names[0] if names else platform.processor(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count() or 0,
         "threads": threads,
         "kernels": f"{status.note} ({', '.join(status.features)})",

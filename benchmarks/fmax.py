@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from math import exp
 from pathlib import Path
@@ -32,6 +32,7 @@ from benchmarks.placed import DESIGNS
 from bitwright.build.fmax import terms
 from bitwright.build.target import load_target
 from bitwright.hw import MapOptions
+from bitwright.hw.reads import Reads
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.steps.baseline import cpu_name
 
@@ -62,6 +63,7 @@ class Point:
     fmax: tuple[float, ...]
     source: str
     adders: int = 1
+    reads: Reads = field(default_factory=Reads)
 
     @property
     def period(self) -> float:
@@ -70,13 +72,33 @@ class Point:
 
     @property
     def terms(self) -> dict[str, float]:
-        return terms(self.lut, adders=self.adders, shell=self.shell, speed=self.speed)
+        return terms(
+            self.lut, adders=self.adders, shell=self.shell, speed=self.speed, reads=self.reads
+        )
 
 
 #: Designs that stand on a page and in no table of numbers.
 MORE = (
-    Point("digits, 100 cycles", "ecp5-45k", "6", True, 12_422, (132.8,), "parallel_windows"),
-    Point("residual network", "ecp5-85k", "6", True, 23_782, (114.1,), "residual_network"),
+    Point(
+        "digits, 100 cycles",
+        "ecp5-45k",
+        "6",
+        True,
+        12_445,
+        (156.2,),
+        "parallel_windows",
+        reads=Reads(48),
+    ),
+    Point(
+        "residual network",
+        "ecp5-85k",
+        "6",
+        True,
+        23_156,
+        (155.1,),
+        "residual_network",
+        reads=Reads(32),
+    ),
 )
 
 
@@ -109,6 +131,7 @@ def points() -> list[Point]:
             row["lut"] - inside * shell,
             tuple(row["fmax_mhz"].values()),
             "clock",
+            reads=Reads(**row["reads"]),
         )
         for row in read("clock")
         if row["label"] == "now"
@@ -119,7 +142,9 @@ def points() -> list[Point]:
             name = f"{row['design']}, {row['interval']:,} cycles"
             adders = adders_of(DESIGNS[row["design"]].recipe)
             lut = row["lut"]
-            found.append(Point(name, row["target"], speed, False, lut, fmax, "placed", adders))
+            reads = Reads(**row["reads"])
+            device = row["target"]
+            found.append(Point(name, device, speed, False, lut, fmax, "placed", adders, reads))
     return found + _of_boards(shell) + _of_recipes(shell) + [_less(one, shell) for one in MORE]
 
 
@@ -129,7 +154,8 @@ def _less(point: Point, shell: float) -> Point:
 
 
 def _of_boards(shell: float) -> list[Point]:
-    """Boards of one device and grade are placements of one design."""
+    """Boards of one device and grade are placements of one design, `digits` of the recipes."""
+    (recipe,) = (run for run in read("recipes")["rows"] if run["recipe"] == "digits")
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in read("boards"):
         if load_target(row["target"]).family == FAMILY:
@@ -144,6 +170,7 @@ def _of_boards(shell: float) -> list[Point]:
             rows[0]["lut_cells"] - shell,
             tuple(row["figures"]["fmax_mhz"] for row in rows),
             "boards",
+            reads=Reads(**recipe["reads"]),
         )
         for (device, grade), rows in sorted(groups.items())
     ]
@@ -156,11 +183,14 @@ def _of_recipes(shell: float) -> list[Point]:
         fmax, lut = rows.get("Fmax"), rows.get("LUT")
         if fmax is None or lut is None or fmax["source"] != "place-and-route":
             continue
+        if run["recipe"] == "digits":  # the boards have this very placement
+            continue
         cycles = next(v["value"] for k, v in rows.items() if k.startswith("cycles"))
         name = f"{run['recipe']}, {cycles:,.0f} cycles"
         less = lut["value"] - shell
         adders = adders_of(run["recipe"])
-        found.append(Point(name, "ecp5-45k", "6", True, less, (fmax["value"],), "recipes", adders))
+        clock, reads = (fmax["value"],), Reads(**run["reads"])
+        found.append(Point(name, "ecp5-45k", "6", True, less, clock, "recipes", adders, reads))
     return found
 
 
@@ -209,13 +239,15 @@ def page(known: Sequence[Point], said: Sequence[float | None], line: dict[str, f
         "",
         "Placed designs for ECP5, and what the model (`bitwright.build.fmax`) says of each with",
         "the coefficients of the *other* designs: a line through the logarithm of the LUTs and the",
-        "adders between two registers (3 of a design for 50 MHz), a step for the serial shell, one",
+        "adders between two registers (3 of a design for 50 MHz) and the levels of its deepest",
+        "LUT RAM (of more than 32 words), a step for a block RAM whose words are chosen",
+        "behind it, which has no output register therefore, one for the serial shell, one",
         "for the speed grade. LUTs are packed ones without the shell's. A dash: what it has, no",
         "other design has.",
         "",
-        "| design | device | speed | in its shell | adders | LUT | placements | Fmax, MHz | "
-        "predicted by the others | error | from |",
-        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---|",
+        "| design | device | speed | in its shell | adders | words of LUT RAM | chosen | LUT "
+        "| placements | Fmax, MHz | predicted by the others | error | from |",
+        "|---|---|---|---|---:|---:|---|---:|---:|---:|---:|---:|---|",
     ]
     for point, mhz in zip(known, said, strict=True):
         shown = ["-", "-"] if mhz is None else [f"{mhz:.1f}", f"{error_of(point, mhz):+.1%}"]
@@ -225,6 +257,8 @@ def page(known: Sequence[Point], said: Sequence[float | None], line: dict[str, f
             point.speed,
             "yes" if point.shell else "no",
             str(point.adders),
+            str(point.reads.words),
+            "yes" if point.reads.chosen else "no",
         ]
         cells += [f"{point.lut:,.0f}", str(len(point.fmax)), f"{median(point.fmax):.1f}", *shown]
         lines.append("| " + " | ".join([*cells, f"[{point.source}]({point.source}.md)"]) + " |")
@@ -237,7 +271,9 @@ def page(known: Sequence[Point], said: Sequence[float | None], line: dict[str, f
         "",
         f"The period grows by {factors['doublings'] - 1:.1%} with each doubling of the LUTs, by "
         f"{factors['shell'] - 1:.1%} with the shell, by {factors['adders'] - 1:.1%} with each more "
-        "adder (of one design alone: no error is known of that); in grade 8 it is "
+        "adder (of one design alone: no error is known of that), by "
+        f"{factors['levels'] - 1:.1%} with each doubling of a LUT RAM beyond 32 words, by "
+        f"{factors['chosen'] - 1:.1%} with a block RAM without its register; in grade 8 it is "
         f"{factors.get('grade 8', 1.0):.2f} of that in grade 6.",
         "",
         f"`python benchmarks/fmax.py`, {date.today().isoformat()}, on {cpu_name()}.",

@@ -12,22 +12,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import tempfile
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import torch
+from results import RESULTS, command, keep, kept, machine, table
 
-from bitwright.base.version import __version__
 from bitwright.data import load_dataset
 from bitwright.data.splits import Keep, keep_some
 from bitwright.models import build_model
 from bitwright.report.svg import line_chart, standalone
 from bitwright.train import TrainConfig, fit
 
-RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+HEADS = (
+    "policy", "seed", "epochs", "modelled ms", "against float32", "last loss", "accuracy",
+    "levels of the epochs",
+)  # fmt: skip
 MUPPET = {"resolution": 2, "patience": 2}
 POLICIES: dict[str, dict[str, Any]] = {
     "float32": {"kind": "baseline"},
@@ -61,36 +62,38 @@ def run(name: str, seed: int, epochs: int, images: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write(runs: list[dict[str, Any]], settings: str) -> None:
+def draw(runs: list[dict[str, Any]]) -> None:
     first = [one for one in runs if one["seed"] == runs[0]["seed"]]
     times = {one["policy"]: [1e3 * t for t in accumulate(one["seconds"])] for one in first}
     losses = {one["policy"]: one["losses"] for one in first}
     title = "Training loss against modelled time"
     chart = line_chart(title, times, losses, "loss", "milliseconds")
     (RESULTS / "gm.svg").write_text(standalone(chart) + "\n", encoding="utf-8")
-    lines = [
-        "# GM, MuPPET, float32", "",
-        f"By `benchmarks/gm.py`: {settings}. Modelled time: convolutions of all steps on FPGPT, "
-        "one die of a U250 at 100 MHz, each product on its best kernel at its word length. The "
-        "drawing shows the first seed.", "", "![loss against modelled time](gm.svg)", "",
-        "| policy | seed | epochs | modelled ms | against float32 | last loss | accuracy "
-        "| levels of the epochs |", "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
+
+
+def page(found: dict[str, Any]) -> str:
+    runs = found["runs"]
     whole = {one["seed"]: sum(one["seconds"]) for one in runs if one["policy"] == "float32"}
+    rows = []
     for one in runs:
         took = sum(one["seconds"])
-        levels = ", ".join(dict.fromkeys(one["levels"]))
-        lines.append(
-            f"| {one['policy']} | {one['seed']} | {len(one['seconds'])} | {1e3 * took:.1f} "
-            f"| {whole[one['seed']] / took:.2f} x | {one['losses'][-1]:.4f} | {one['accuracy']} "
-            f"| {levels} |"
-        )
-    lines += [
-        "",
-        f"Bitwright {__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{platform.machine()}; float32 sums of another processor may differ in their last bits.",
-    ]
-    (RESULTS / "gm.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        rows.append(
+            (
+                one["policy"], str(one["seed"]), str(len(one["seconds"])), f"{1e3 * took:.1f}",
+                f"{whole[one['seed']] / took:.2f} x", f"{one['losses'][-1]:.4f}",
+                str(one["accuracy"]), ", ".join(dict.fromkeys(one["levels"])),
+            )
+        )  # fmt: skip
+    lines = [
+        "# GM, MuPPET, float32", "",
+        f"By `benchmarks/gm.py`: digits_cnn, {found['images']} digits, {found['epochs']} epochs at "
+        "most, batches of 50. Modelled time: convolutions of all steps on FPGPT, one die of a U250 "
+        "at 100 MHz, each product on its best kernel at its word length. The drawing shows the "
+        "first seed.", "", "![loss against modelled time](gm.svg)", "", *table(HEADS, rows), "",
+        f"`{found['command']}`; {found['machine']}; float32 sums of another processor may differ "
+        "in their last bits.",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -100,17 +103,20 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=24)
     parser.add_argument("--images", type=int, default=600)
     wanted = parser.parse_args()
-    settings = f"digits_cnn, {wanted.images} digits, {wanted.epochs} epochs at most, batches of 50"
     if wanted.draw:
-        write(json.loads((RESULTS / "gm.json").read_text()), settings)
-        return
-    runs = []
-    for seed in wanted.seeds:
-        for name in POLICIES:
-            runs.append(run(name, seed, wanted.epochs, wanted.images))
-            print({k: v for k, v in runs[-1].items() if k not in ("seconds", "losses")}, flush=True)
-    (RESULTS / "gm.json").write_text(json.dumps(runs, indent=1) + "\n")
-    write(runs, settings)
+        found = kept("gm")
+    else:
+        found = {
+            "images": wanted.images, "epochs": wanted.epochs, "command": command(),
+            "machine": machine("torch"), "runs": [],
+        }  # fmt: skip
+        for seed in wanted.seeds:
+            for name in POLICIES:
+                one = run(name, seed, wanted.epochs, wanted.images)
+                print({k: v for k, v in one.items() if k not in ("seconds", "losses")}, flush=True)
+                found["runs"].append(one)
+    keep("gm", found, page)
+    draw(found["runs"])
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results import command, keep, machine, table
 
 from bitwright.data.detection_boxes import decode
 from bitwright.data.preprocessing import read_input
@@ -31,10 +32,8 @@ from bitwright.host.images import image_files, read_image, to_levels
 from bitwright.host.pipeline import HostStage, pipelined, sequential
 from bitwright.ir import INTEGER, load_graph
 from bitwright.ir.executor import Executor
-from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.names import step_folder
 
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "host_pipeline.json"
 Run = Callable[[Sequence[Path], Sequence[HostStage]], Iterator[Any]]
 
 
@@ -96,6 +95,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             took, found = timed(frames, built.get(name, plain), how)
             assert np.array_equal(found, wanted), f"{name}: frames lost, changed or out of order"
             each.append(took)
+    paths = {str(args.run): "RUN", str(args.images): "IMAGES"}
+
+    def asked(word: str) -> str:
+        return paths.get(word, word)
+
     total, cores = sum(parts.values()), len(os.sched_getaffinity(0))
     rows = {}
     for name, each in seconds.items():
@@ -112,30 +116,28 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "rows": rows,
         "stages_ms": parts,
         "frames": args.frames,
-        "cores": cores,
-        "machine": cpu_name(),
-        "command": " ".join(["python benchmarks/host_pipeline.py", *sys.argv[1:]]),
+        "machine": machine("numpy"),
+        "command": command({str(args.run): "RUN", str(args.images): "IMAGES"}),
     }
 
 
 def page(found: dict[str, Any]) -> str:
     parts = ", ".join(f"{name} {ms:.2f} ms" for name, ms in found["stages_ms"].items())
+    rows = [
+        (name, f"{row['frames a second']:.1f}", f"{row['speed-up']:.2f}", f"{row['bound']:.2f}")
+        for name, row in found["rows"].items()
+    ]
     lines = [
         "# A host in stages",
         "",
         f"A detector's host over {found['frames']} image files: {parts} a frame, each alone. Boxes",
-        f"are equal and in order in every case. {found['cores']} cores. By",
-        "`benchmarks/host_pipeline.py`, which says what the bound is.",
+        "are equal and in order in every case. By `benchmarks/host_pipeline.py`, which says what",
+        "the bound is.",
         "",
-        "| stages | frames a second | speed-up | bound |",
-        "|---|---|---|---|",
+        *table(("stages", "frames a second", "speed-up", "bound"), rows),
+        "",
+        f"* `{found['command']}`; {found['machine']}",
     ]
-    for name, row in found["rows"].items():
-        lines.append(
-            f"| {name} | {row['frames a second']:.1f} | {row['speed-up']:.2f} "
-            f"| {row['bound']:.2f} |"
-        )
-    lines += ["", f"* `{found['command']}`; {found['machine']}"]
     return "\n".join(lines) + "\n"
 
 
@@ -157,8 +159,7 @@ def main() -> int:
     found = measure(args)
     print(json.dumps(found, indent=1))
     if args.write:
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-        RESULTS.with_suffix(".md").write_text(page(found))
+        keep("host_pipeline", found, page)
     return 0
 
 

@@ -48,6 +48,7 @@ from bitwright.hw.mapping import apply_folding, convert_widths
 from bitwright.hw.template import template
 from bitwright.hw.tokens import check_tokens
 from bitwright.ir import Graph
+from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.rtl.emit import emit
 from bitwright.sim import Simulator, no_stalls, random_stalls
 
@@ -234,10 +235,8 @@ def fitted(graph: Graph, folding: Folding) -> dict[str, Any]:
 
 
 def machine() -> dict[str, object]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((li.split(":")[1].strip() for li in lines if li.startswith("model name")), "?")
     return {
-        "cpu": cpu,
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "date": datetime.date.today().isoformat(),

@@ -21,7 +21,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -34,6 +34,7 @@ from bitwright.build.target import Target, load_target
 from bitwright.build.yosys import synthesise
 from bitwright.hw import MapOptions, analyse, folding_of, load_folding, map_graph
 from bitwright.hw.cost import coefficients, graph_resources
+from bitwright.hw.reads import reads_of
 from bitwright.ir import Graph
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.recipe_hardware import HardwareSection
@@ -116,6 +117,7 @@ def measure(name: str, seeds: list[int], aim_mhz: float) -> dict[str, Any]:
         "design": name,
         "target": target.name,
         "interval": analyse(hardware).interval,
+        "reads": asdict(reads_of(hardware, target.family)),
         **{kind: round(value) for kind, value in made.resources.to_json().items()},
         "fmax_mhz": {str(p.seed): round(p.fmax_mhz or 0, 1) for p in placed},
         "critical": [path.summary() for path in paths],

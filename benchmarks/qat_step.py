@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.models.plain import cnv
+from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.quantize import Policy, apply
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
@@ -218,13 +219,8 @@ def table(results: list[Result]) -> str:
 
 def machine() -> dict[str, str | int]:
     """What the numbers were taken on."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [ln.split(":", 1)[1] for ln in info.read_text().splitlines() if "model name" in ln]
-        cpu = names[0].strip() if names else cpu
     return {
-        "cpu": cpu,
+        "cpu": cpu_name(),
         "cores": os.cpu_count() or 0,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

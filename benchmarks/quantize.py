@@ -35,6 +35,7 @@ from torch import Tensor
 from bitwright.formats import CodebookFormat, Format, Rounding, parse_format
 from bitwright.formats.pytorch.fake_quantize import fake_quantize
 from bitwright.formats.pytorch.quantize_library import QUANTIZE
+from bitwright.pipeline.steps.baseline import cpu_name
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 BLOCK = 32
@@ -247,11 +248,8 @@ def machine() -> dict[str, str]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "not installed"
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return {
-        "cpu": names[0] if names else platform.processor(),
+        "cpu": cpu_name(),
         "cores": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
         **versions,

@@ -14,16 +14,23 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from bitwright.base.figures import show
+from bitwright.base.progress import no_progress
+from bitwright.build.target import load_target
+from bitwright.hw.reads import reads_of
 from bitwright.pipeline.api import Pipeline, versions
 from bitwright.pipeline.recipe import load_recipe
+from bitwright.pipeline.steps.baseline import cpu_name
+from bitwright.pipeline.steps.map import read_hardware
 from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import SimulateResult
+from bitwright.pipeline.steps.workspace import Workspace
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 #: Headings, and how the labels of a run's summary end that stand below them. A task's metric, and
@@ -54,15 +61,17 @@ def build(name: str, runs: Path, until: str, measured: dict[str, Any]) -> dict[s
         "compared_values": proof.compared_values,
         "differences": proof.differences,
         "seconds": summary.seconds,
+        "reads": reads(name, next((runs / name).glob("*-map"))),
         "until": until,
         "measured": measured,
     }
 
 
-def cpu() -> str:
-    """The processor's name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((li.split(":")[1].strip() for li in lines if li.startswith("model name")), "?")
+def reads(name: str, folder: Path) -> dict[str, Any]:
+    """The slowest reads of the design that the step `map` left (benchmarks/fmax.py)."""
+    work = Workspace(load_recipe(name), no_progress)
+    family = load_target(work.recipe.hardware.target).family
+    return asdict(reads_of(read_hardware(work, folder), family))
 
 
 def cell(shown: dict[str, str], heading: str) -> str:
@@ -111,7 +120,7 @@ def main() -> None:
         "command": "python benchmarks/recipes.py "
         + " ".join("RUNS" if text == str(chosen.runs) else text for text in sys.argv[1:]),
         "date": date.today().isoformat(),
-        "machine": {"cpu": cpu(), "cores": os.cpu_count(), **versions()},
+        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), **versions()},
     }
     rows += [build(name, chosen.runs, chosen.until, measured) for name in chosen.recipes]
     rows.sort(key=lambda row: row["recipe"])

@@ -17,13 +17,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from results import command, keep, machine, table
 
 from bitwright.papers.skynet.search.measure import Bench, recipe_for
 from bitwright.papers.skynet.search.run import volume
@@ -31,12 +29,11 @@ from bitwright.papers.skynet.search.strategies import STRATEGIES, Trial, best_of
 from bitwright.papers.skynet.search.swarm import Bounds, Fitness, Settings
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.recipe import Recipe, load_recipe
-from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import SimulateResult
 
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "search.json"
+HEADS = ("strategy", "hypervolume", "candidates a seed", "most accurate on its front")
 #: As fast as possible within a share of the device: then networks differ in their time.
 CHANGES = ("hardware.target_fps=null", "hardware.fill=0.5", "task.options={anchors: 2}")
 
@@ -72,7 +69,7 @@ def searched(args: argparse.Namespace) -> dict[str, dict[int, tuple[Trial, ...]]
 
 def summary(found: dict[str, dict[int, tuple[Trial, ...]]]) -> dict[str, Any]:
     every = [t for seeds in found.values() for trials in seeds.values() for t in trials]
-    slowest = max(t.measured.latency_ms or 0.0 for t in every)
+    slowest = max(t.measured.time_ms or 0.0 for t in every)
     rows = {}
     for name, seeds in found.items():
         volumes = [volume(trials, slowest) for trials in seeds.values()]
@@ -83,7 +80,7 @@ def summary(found: dict[str, dict[int, tuple[Trial, ...]]]) -> dict[str, Any]:
             "error": error,
             "candidates": [len(trials) for trials in seeds.values()],
             "best": [
-                [t.candidate.name, t.measured.latency_ms, t.measured.accuracy]
+                [t.candidate.name, t.measured.time_ms, t.measured.accuracy]
                 for t in best_of([t for trials in seeds.values() for t in trials])
             ],
         }
@@ -111,7 +108,7 @@ def proven(
         "candidate": chosen.candidate.name,
         "target_ms": args.target_ms,
         "meets": meets,
-        "searched_ms": chosen.measured.latency_ms,
+        "searched_ms": chosen.measured.time_ms,
         "predicted": proof.predicted_interval,
         "simulated": proof.interval,
         "compared": proof.compared_values,
@@ -121,23 +118,21 @@ def proven(
 
 
 def page(found: dict[str, Any]) -> str:
+    rows = []
+    for name, row in found["rows"].items():
+        error = "" if row["error"] is None else f" ± {row['error']:.4f}"
+        best, time, accuracy = row["best"][-1]
+        counts = ", ".join(map(str, row["candidates"]))
+        cells = (f"{row['mean']:.4f}{error}", counts, f"{best}: {accuracy:.3f}, {time:.3g} ms")
+        rows.append((name, *cells))
     lines = [
         "# Searching a detector: swarm, chance, NSGA-II",
         "",
         f"Hypervolume of the front up to {found['slowest_ms']:.3g} ms, as a share, with its",
         "standard error over seeds; by `benchmarks/search.py`.",
         "",
-        "| strategy | hypervolume | candidates a seed | most accurate on its front |",
-        "|---|---|---|---|",
+        *table(HEADS, rows),
     ]
-    for name, row in found["rows"].items():
-        error = "" if row["error"] is None else f" ± {row['error']:.4f}"
-        best, time, accuracy = row["best"][-1]
-        counts = ", ".join(map(str, row["candidates"]))
-        lines.append(
-            f"| {name} | {row['mean']:.4f}{error} | {counts} "
-            f"| {best}: {accuracy:.3f}, {time:.3g} ms |"
-        )
     if found["chosen"]:
         chosen = found["chosen"]
         float_, integer, rtl = (chosen["levels"][step] for step in ("train", "lower", "simulate"))
@@ -150,8 +145,7 @@ def page(found: dict[str, Any]) -> str:
             f"{chosen['predicted']} cycles an image predicted, {chosen['simulated']} simulated;",
             f"{chosen['compared']} values compared, {chosen['differences']} differ.",
         ]
-    lines += ["", f"* `{found['command']}`; {found['machine']}, {os.cpu_count()} cores, "
-              f"torch {torch.__version__}"]  # fmt: skip
+    lines += ["", f"* `{found['command']}`; {found['machine']}"]
     return "\n".join(lines) + "\n"
 
 
@@ -178,13 +172,11 @@ def main() -> int:
     found = summary(trials)
     print(json.dumps(found, indent=1), flush=True)
     found["chosen"] = proven(args, trials)
-    words = [word for word in sys.argv[1:] if word != "--write"]
-    found["command"] = " ".join(["python benchmarks/search.py", *words])
-    found["machine"] = cpu_name()
+    found["command"] = command({str(args.out): "OUT"})
+    found["machine"] = machine("torch")
     print(json.dumps(found, indent=1))
     if args.write:
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-        RESULTS.with_suffix(".md").write_text(page(found))
+        keep("search", found, page)
     return 0
 
 

@@ -18,7 +18,6 @@ not divide a layer's).
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from results import command, keep, kept, machine, table
 
 from bitwright.data.detection import load_images, preprocess
 from bitwright.data.detection_boxes import decode, iou
@@ -36,11 +36,10 @@ from bitwright.models.skynet import folded_weights
 from bitwright.papers.skynet.fixed_graph import HARDWARE, fixed_graph, levels_of
 from bitwright.papers.skynet.fixed_point import FixedTypes, evaluate_fixed
 from bitwright.papers.skynet.weights import load_skynet_weights
-from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.rtl.emit import emit
 from bitwright.sim import Simulator
 
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results" / "skynet_fixed.json"
+HEADS = ("case", "maps, weights, sums", "mean IoU, sure", "all", "smallest, sure")
 CONFIDENT = 0.5
 PIECE = (32, 64)
 CASES = {
@@ -73,10 +72,13 @@ def measure(data: Path, cases: int) -> dict[str, Any]:
             "smallest_sure": round(float(shared[sure].min()), 3),
         }
         print(name, rows[name], flush=True)
-    command = " ".join(["python benchmarks/skynet_fixed.py", *sys.argv[1:]])
-    machine = f"{cpu_name()}, torch {torch.__version__}, numpy {np.__version__}"
-    counts = {"images": len(batch), "sure": int(sure.sum())}
-    return {**counts, "rows": rows, "command": command, "machine": machine}
+    return {
+        "images": len(batch),
+        "sure": int(sure.sum()),
+        "rows": rows,
+        "command": command({str(data): "DATA"}),
+        "machine": machine("torch", "numpy"),
+    }
 
 
 def measure_rtl(data: Path, bundles: int, folder: Path) -> dict[str, Any]:
@@ -98,9 +100,8 @@ def measure_rtl(data: Path, bundles: int, folder: Path) -> dict[str, Any]:
     simulator = Simulator.build(folder)
     result = simulator.run(simulator.pack({"s_axis_0": levels}), len(pieces))
     found = result.levels["m_axis_0"].reshape(wanted[out].shape)
-    ends = [int(end) for end in result.frame_ends()]
     sums = [wanted[node.output] for node in graph if node.op == "conv_rounded"]
-    top_level = parse_format(HARDWARE.sums).max_level
+    ends = (parse_format(HARDWARE.sums).min_level, parse_format(HARDWARE.sums).max_level)
     return {
         "bundles": bundles,
         "piece": list(PIECE),
@@ -108,13 +109,23 @@ def measure_rtl(data: Path, bundles: int, folder: Path) -> dict[str, Any]:
         "graph_differs": int((wanted[out] != levels_of(emulated, HARDWARE.maps)).sum()),
         "rtl_differs": int((found != wanted[out]).sum()),
         "predicted": analyse(hardware).interval,
-        "simulated": int(np.diff(ends)[-1]),
-        "saturated": sum(int((abs(each) >= top_level).sum()) for each in sums),
-        "command": " ".join(["python benchmarks/skynet_fixed.py", *sys.argv[1:]]),
+        "simulated": int(np.diff(result.frame_ends())[-1]),
+        "saturated": sum(int(np.isin(each, ends).sum()) for each in sums),
+        "command": command({str(data): "DATA", str(folder): "OUT"}),
     }
 
 
 def page(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            name,
+            ", ".join(f"`{each}`" for each in row["types"]),
+            f"{row['mean_iou_sure']:.3f}",
+            f"{row['mean_iou_all']:.3f}",
+            f"{row['smallest_sure']:.2f}",
+        )
+        for name, row in found["rows"].items()
+    ]
     lines = [
         "# SkyNet in the fixed point of its FPGA version",
         "",
@@ -123,16 +134,10 @@ def page(found: dict[str, Any]) -> str:
         "there are no true boxes. The thesis states 0.741 float and 0.727 in fixed point against",
         "true boxes. By `benchmarks/skynet_fixed.py`, from `papers/skynet/fixed_point.py`.",
         "",
-        "| case | maps, weights, sums | mean IoU, sure | all | smallest, sure |",
-        "|---|---|---|---|---|",
+        *table(HEADS, rows),
+        "",
+        f"* `{found['command']}`; {found['machine']}",
     ]
-    for name, row in found["rows"].items():
-        types = ", ".join(f"`{each}`" for each in row["types"])
-        lines.append(
-            f"| {name} | {types} | {row['mean_iou_sure']:.3f} | {row['mean_iou_all']:.3f} "
-            f"| {row['smallest_sure']:.2f} |"
-        )
-    lines += ["", f"* `{found['command']}`; {found['machine']}"]
     if "rtl" in found:
         rtl = found["rtl"]
         lines += [
@@ -159,15 +164,14 @@ def main() -> int:
     if args.data is None:
         print("name the data folder with --data or BITWRIGHT_DATA", file=sys.stderr)
         return 2
-    known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    known = kept("skynet_fixed")
     if args.rtl:
         found = {**known, "rtl": measure_rtl(Path(args.data), args.rtl, args.out)}
         print(found["rtl"])
     else:
         found = {**known, **measure(Path(args.data), args.cases)}
     if args.write:
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-        RESULTS.with_suffix(".md").write_text(page(found))
+        keep("skynet_fixed", found, page)
     return 0
 
 

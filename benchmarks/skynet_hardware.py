@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results import command, keep, kept, machine, table
 
 from bitwright.base.figures import Resources
 from bitwright.build.nextpnr import PnrOptions, place_and_route
@@ -42,8 +41,11 @@ from bitwright.ir import INTEGER, Graph, load_graph
 from bitwright.rtl.emit import emit
 from bitwright.sim import Simulator, no_stalls, random_stalls
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "skynet_hardware.json"
 CLOCK = 100e6
+HEADS = (
+    "design", "input", "cycles a frame, predicted", "RTL", "values compared", "differences",
+    "LUT, predicted", "Yosys", "placed", "BRAM, predicted", "Yosys", "device", "fits", "Fmax",
+)  # fmt: skip
 
 
 def graph_in(folder: Path) -> Graph:
@@ -149,15 +151,15 @@ COMMANDS = {
 }
 
 
-def keep(key: str, found: dict[str, Any], command: str) -> None:
-    """Add figures to a row and write the table anew."""
-    known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    row = known.setdefault(key, {"commands": []})
-    row["commands"] = [c for c in row["commands"] if c != command] + [command]
-    row["machine"] = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-    row |= found
-    RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
-    RESULTS.with_suffix(".md").write_text(page(known))
+def note(key: str, what: str, found: dict[str, Any], typed: str) -> None:
+    """Add a step's figures to a row and write the table anew. A folding is another design: what was
+    found of the one before is dropped.
+    """
+    known = kept("skynet_hardware")
+    row = {} if what == "fold" else known.get(key, {})
+    commands = [c for c in row.get("commands", []) if c != typed] + [typed]
+    known[key] = {**row, **found, "commands": commands, "machine": machine()}
+    keep("skynet_hardware", known, page)
 
 
 def page(known: dict[str, Any]) -> str:
@@ -167,10 +169,8 @@ def page(known: dict[str, Any]) -> str:
         "Published weights in four bits, bypass and reorder included; by",
         "`benchmarks/skynet_hardware.py`. Predicted: our model. LUT, BRAM: ECP5 cells.",
         "",
-        "| design | input | cycles a frame, predicted | RTL | values compared | differences "
-        "| LUT, predicted | Yosys | placed | BRAM, predicted | Yosys | device | fits | Fmax |",
-        "|" + "---|" * 14,
     ]
+    rows = []
     for key, row in sorted(known.items()):
         sim, made = row.get("simulated", {}), row.get("synthesis", {})
         placed, model = row.get("placed", {}), row.get("predicted", {})
@@ -182,7 +182,10 @@ def page(known: dict[str, Any]) -> str:
             made.get("lut"), placed.get("lut"), model.get("bram"), made.get("bram"),
             row.get("device"), fits, fmax,
         ]  # fmt: skip
-        lines.append("| " + " | ".join("" if c is None else str(c) for c in cells) + " |")
+        rows.append(["" if cell is None else str(cell) for cell in cells])
+    lines += table(HEADS, rows)
+    for key, row in sorted(known.items()):
+        lines += ["", f"{key}, on {row['machine']}:", "", *(f"* `{c}`" for c in row["commands"])]
     return "\n".join(lines) + "\n"
 
 
@@ -203,7 +206,7 @@ def main() -> int:
     args = parser.parse_args()
     found = COMMANDS[args.what](args, load_target(args.target))
     print(found)
-    keep(args.key, found, " ".join(["python", *sys.argv]))
+    note(args.key, args.what, found, command({str(args.folder): "FOLDER"}))
     return 0
 
 

@@ -58,3 +58,32 @@ def wide_tile(side: int) -> bytes:
     entries = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in fields)
     head = b"II*\0" + struct.pack("<IH", 8, len(fields)) + entries + bytes(4)
     return head.ljust(200, b"\0") + body
+
+
+def _tiff(data: bytes, fields: list[tuple[int, ...]], size: int = 0) -> bytes:
+    """A TIFF of data (at byte 8) and fields (tag, kind, count, value), filled up to a size."""
+    entries = b"".join(struct.pack("<HHII", *each) for each in fields)
+    head = b"II*\0" + struct.pack("<I", 8 + len(data))
+    body = head + data + struct.pack("<H", len(fields)) + entries + bytes(4)
+    return body.ljust(size, b"\0")
+
+
+def _grey(side: int, bits: int, rows: int, strips: tuple[int, int]) -> list[tuple[int, ...]]:
+    """Fields of a grey picture, not packed, whose strips are listed as (count, place)."""
+    return [
+        (256, 3, 1, side), (257, 3, 1, side), (258, 3, 1, bits), (259, 3, 1, 1), (262, 3, 1, 1),
+        (273, 3, *strips), (277, 3, 1, 1), (278, 3, 1, rows), (279, 4, 1, side * side * bits // 8),
+    ]  # fmt: skip
+
+
+def many_strips(side: int, count: int) -> bytes:
+    """A TIFF of one bit a pixel whose strips all draw the picture but for its last row."""
+    pixels = bytes(side * side // 8)
+    places = struct.pack("<H", 8) * count
+    return _tiff(pixels + places, _grey(side, 1, side - 1, (count, 8 + len(pixels))))
+
+
+def far_facts(count: int, size: int) -> bytes:
+    """A TIFF of 8 x 8 pixels with so many facts, each of which lies at the end of its bytes."""
+    facts = [(30_000 + n, 1, 5, size - 16) for n in range(count)]
+    return _tiff(bytes(64), [*_grey(8, 8, 8, (1, 8)), *facts], size)

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.conftest import require
+from tests.hw_networks import rounded_network
 from tests.strategies import GraphLimits, integer_graphs
 
 from bitwright.base.errors import GraphError, MismatchError, RunError
@@ -199,3 +200,12 @@ def test_levels_beyond_32_bits_are_refused(tmp_path: Path) -> None:
         x = b.add("dense", (x,), name=f"d{index}", attrs=attrs, params={"weight": weight})
     with pytest.raises(GraphError, match="32 bits"):
         export_artifact(b.finish(x), tmp_path / "net")
+
+
+def test_an_operation_that_it_cannot_replay_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    graph = rounded_network(np.random.default_rng(0), layers=1)
+    with pytest.raises(GraphError, match="conv0: conv_rounded has no form in the artefact"):
+        export_artifact(graph, tmp_path / "net")
+    assert list(tmp_path.iterdir()) == []

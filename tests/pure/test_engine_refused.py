@@ -49,6 +49,13 @@ def minifloat(builder: GraphBuilder, edge: str) -> str:
     return builder.add("requant_float", (edge,), name="float", attrs=attrs, params=params)
 
 
+def rounded(builder: GraphBuilder, edge: str) -> str:
+    channels = builder.types[edge].channels
+    attrs = {"weight_format": "int8", "tile": 1, "drop": 2, "bits": 8}
+    params = {"weight": np.ones((2, 1, 1, channels), np.int64)}
+    return builder.add("conv_rounded", (edge,), name="rounds", attrs=attrs, params=params)
+
+
 def sums_added(builder: GraphBuilder, edge: str) -> str:
     first = conv(builder, edge)
     return builder.add("add", (first, first), name="sum", attrs={"multipliers": (1, 1)})
@@ -58,6 +65,7 @@ def sums_added(builder: GraphBuilder, edge: str) -> str:
     ("body", "says"),
     [
         (minifloat, "engine, float: requant_float is not done by the engine"),
+        (rounded, r"(?s)rounds: conv_rounded is not done by the engine.*streaming hardware"),
         (sums_added, r"engine, layer: its result in \[0, 18360\] has more than 8 bits.*add"),
         (lambda b, e: conv(b, e, 300, "int10"), "weights .300, 300. have more than 8 bits"),
         (lambda b, e: requant(b, conv(b, e), 200_001), "a multiplier of 19 bits; the engine's"),

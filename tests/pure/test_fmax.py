@@ -13,6 +13,7 @@ from bitwright.build.clocks import clock_note, reachable_clock
 from bitwright.build.fmax import coefficients, predicted_fmax
 from bitwright.build.target import Target, load_target
 from bitwright.hw import analyse
+from bitwright.hw.reads import Reads
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.steps.map import choose_mapping, describe_mapping, predicted_clock
 
@@ -23,22 +24,33 @@ def test_designs_that_the_fit_has_not_seen_are_predicted() -> None:
     said = list(zip(known, left_out(known), strict=True))
     errors = [abs(error_of(p, mhz)) for p, mhz in said if mhz is not None]
     assert [p.design for p, mhz in said if mhz is None] == ["sounds, 2,048 cycles"], "3 adders"
-    assert mean(errors) <= 0.07 and max(errors) <= 0.13
+    assert mean(errors) <= 0.05 and max(errors) <= 0.10
     table = coefficients()["ecp5"]
     assert table["error"]["mean"] == pytest.approx(mean(errors), abs=1e-4)
     assert table["line"] == pytest.approx(fit(known), abs=1e-4)
 
 
 def test_the_model_says_what_its_points_say() -> None:
-    """Grade 6 in the shell: 114 MHz at 22 848 LUTs, 139 to 165 at 3 551; grade 8: 205 and 223."""
+    """Grade 6 in the shell: 155 MHz at 22 233 LUTs, 160 to 166 at 3 603; grade 8: 220 and 225."""
     target = load_target("ecp5-45k")
-    large, small = (predicted_fmax(target, lut, shell=True) for lut in (22_848, 3_551))
+    large, small = (predicted_fmax(target, lut, shell=True) for lut in (22_233, 3_603))
     assert large is not None and small is not None
-    assert large.mhz == pytest.approx(114, rel=0.05) and small.mhz == pytest.approx(153, rel=0.05)
-    fast = predicted_fmax(target.model_copy(update={"speed": "8"}), 3_551, shell=True)
-    assert fast is not None and fast.mhz == pytest.approx(214, rel=0.05)
-    tiny, least = (predicted_fmax(target, lut, shell=True) for lut in (1, 2_000))
+    assert large.mhz == pytest.approx(155, rel=0.10) and small.mhz == pytest.approx(163, rel=0.05)
+    fast = predicted_fmax(target.model_copy(update={"speed": "8"}), 3_603, shell=True)
+    assert fast is not None and fast.mhz == pytest.approx(222, rel=0.05)
+    tiny, least = (predicted_fmax(target, lut, shell=True) for lut in (1, 1_500))
     assert tiny == least, "smaller than all that were placed"
+
+
+def test_slow_reads_of_memories_slow_the_clock() -> None:
+    """`boxes` has a LUT RAM of 416 words, and weights that are chosen behind block RAMs."""
+    target = load_target("ecp5-45k")
+    said = [
+        predicted_fmax(target, 5_581, shell=False, reads=reads)
+        for reads in (Reads(32), Reads(416), Reads(416, True))
+    ]
+    plain, deep, boxes = (each.mhz for each in said if each is not None)
+    assert plain > deep > boxes == pytest.approx(129.3, rel=0.1)
 
 
 def test_nothing_is_predicted_of_what_was_never_placed() -> None:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import struct
 import subprocess
 import sys
+import time
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -15,15 +17,15 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from tests.hostile_pictures import many_scans, wide_tile
+from tests.hostile_pictures import far_facts, many_scans, many_strips, wide_tile
 
 from bitwright.base import archives, memory
 from bitwright.base.errors import DataError
-from bitwright.data import decoding, detection, folders
+from bitwright.data import annotated, decoding, detection, folders, mnist
 from bitwright.data.annotated import load as load_annotated
 from bitwright.data.decoding import Decoding, Framing, decode_image, frame_image, read_header
-from bitwright.data.labels import BoxLabels
-from bitwright.data.listing import find_layout, list_images
+from bitwright.data.labels import BoxLabels, MapLabels
+from bitwright.data.listing import find_layout, list_images, peeked
 
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
@@ -108,6 +110,79 @@ def test_what_is_decoded_slowly_is_small(body: bytes, monkeypatch: pytest.Monkey
 def test_tiles_are_hardly_larger_than_the_picture() -> None:
     with pytest.raises(DataError, match="has tiles of 46000 x 46000 pixels, at most 16777216"):
         decode_image(wide_tile(46_000), Decoding(), "x.tif")
+
+
+def test_strips_draw_a_picture_once() -> None:
+    """A megabyte of strips that each draw all but a row took minutes."""
+    assert decode_image(many_strips(64, 3), Decoding(), "x.tif").shape == (64, 64, 1)
+    with pytest.raises(DataError, match="has parts of 2048000 pixels together"):
+        decode_image(many_strips(64, 1000), Decoding(), "x.tif")
+
+
+@pytest.mark.parametrize(
+    ("kind", "piece", "count", "said"),
+    [
+        ("JPEG", b"\xff\xe5\0\2", 101_000, "in too many pieces"),
+        ("JPEG", b"\xff\xe1\xff\xffExif\0\0" + bytes(65_527), 70, "in front of its pixels"),
+        (
+            "PNG",
+            b"\0\0\0\0abCd" + struct.pack(">I", zlib.crc32(b"abCd")),
+            101_000,
+            "in too many pieces",
+        ),
+        ("PNG after", b"\0\0\0\0abCd" + struct.pack(">I", zlib.crc32(b"abCd")), 101_000, "pieces"),
+    ],
+    ids=["segments", "exif", "chunks", "chunks behind"],
+)
+def test_a_picture_is_in_few_pieces(kind: str, piece: bytes, count: int, said: str) -> None:
+    """Each is kept: a packed file of 260 kB, 67 million of them, took 9 GB."""
+    name, _, behind = kind.partition(" ")
+    body = _as(name, "L")
+    at = {"JPEG": 2, "PNG": len(body) - 12 if behind else 33}[name]
+    with pytest.raises(DataError, match=said):
+        decode_image(body[:at] + count * piece + body[at:], Decoding(), "x")
+    small = body[:at] + 60 * piece + body[at:]
+    assert decode_image(small, Decoding(), "x").shape == (64, 64, 1)
+
+
+def test_a_packed_picture_is_not_unpacked_for_each_of_its_facts(tmp_path: Path) -> None:
+    """65 000 facts at the end of 256 MB, which pack into 400 kB, took 18 hours."""
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/0.tif", far_facts(500, 1 << 23))
+    start = time.process_time()
+    with peeked(list_images(path)) as peek, peek("a/0.tif") as stream:
+        assert read_header(stream, "0.tif").numbers == 64
+    assert time.process_time() - start < 3
+
+
+def test_images_of_one_name_have_one_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand folders with an image of 70 bytes each had a mask of 500 kB decoded for each."""
+    path, seen = tmp_path / "x.zip", []
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("masks/x.png", _as("PNG", "L"))
+        for number in range(20):
+            archive.writestr(f"{number}/x.png", _png(8, 8))
+    decode = annotated.decode_map
+    monkeypatch.setattr(annotated, "decode_map", lambda *a: seen.append(a) or decode(*a))
+    load_annotated(path, Decoding(), MapLabels(), name="x", validation=0.2, test=0.2, seed=0)
+    assert len(seen) == 1
+
+
+def test_images_of_a_pixel_are_as_many_as_real_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two packed files of 260 kB held 268 million of them, whose labels alone took 2 GB."""
+    monkeypatch.setattr(archives, "FREE", 1 << 20)
+    for part, count in (("train", 20_000), ("t10k", 100)):
+        for kind, shape in (("images-idx3", (count, 1, 1)), ("labels-idx1", (count,))):
+            head = b"\0\0\x08" + bytes([len(shape)]) + struct.pack(f">{len(shape)}I", *shape)
+            body = gzip.compress(head + bytes(n % 10 for n in range(count)))
+            (tmp_path / f"{part}-{kind}-ubyte.gz").write_bytes(body)
+    with pytest.raises(DataError, match=r"20000 images of \(1, 1\) are more than so short a file"):
+        mnist.load(tmp_path, name="mnist", validation=0.1, seed=0)
+    monkeypatch.setattr(archives, "FREE", 2 << 20)
+    assert len(mnist.load(tmp_path, name="mnist", validation=0.1, seed=0).train) == 18_000
 
 
 def test_an_annotation_has_a_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -69,6 +69,7 @@ class Entries(Strict):
     entries: tuple[Many, ...] = ()
     others: tuple[Many, ...] | None = None
     kept: dict[str, list[tuple[int, int]]] | None = None
+    table: Mapping[str, Many] = {}
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,7 @@ class Entries(Strict):
         ('"entries": [{}, {}, {}]', ["entries", 0]),
         ('"others": [{"a": 1, "b": 1, "c": 1, "d": 1}, {}, {}]', ["others", 1]),
         ('"kept": {"x": [[], [], []]}', ["kept", "x", 0]),
+        ('"table": {"x": {}, "y": {}}', ["table", "x"]),
     ],
 )
 def test_of_a_list_the_first_wrong_entry_is_told(said: str, told: list[str | int]) -> None:

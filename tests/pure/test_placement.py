@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.hw_networks import rounded_network
 from tests.strategies import GraphLimits, integer_graphs
 
 from bitwright.base.errors import DataError, ModelError, NoHardware, RunError, TargetError
@@ -102,6 +103,14 @@ def test_parts_that_multiply_nothing_stay_on_the_host() -> None:
     found = place_graph(network_with(), only_pools)
     assert found.accelerated == ()
     assert "nothing is multiplied" in found.reasons["act0"]
+
+
+def test_sums_that_round_are_products_too() -> None:
+    graph = rounded_network(np.random.default_rng(3), layers=1)
+    found = place_graph(graph, template)
+    assert found.reasons == {} and [part.place for part in found.parts] == [ACCELERATOR]
+    (node,) = graph
+    assert macs_of(graph) == graph.types[node.output].size * node.params["weight"][0].size
 
 
 def test_a_graph_of_refused_operations_ends(monkeypatch: pytest.MonkeyPatch) -> None:

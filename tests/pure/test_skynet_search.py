@@ -101,17 +101,17 @@ def test_every_strategy_keeps_the_budget_and_repeats(name: str) -> None:
         t.candidate for t in trials
     ]
     best = best_of(trials)
-    times = [t.measured.latency_ms for t in best]
+    times = [t.measured.time_ms for t in best]
     assert times == sorted(times) and all(t.measured.accuracy is not None for t in best)
 
 
 def test_a_target_that_nothing_meets_names_the_fastest() -> None:
     trials = STRATEGIES["random"](SETTINGS, ideal)
     chosen, meets = nearest_to(trials, 1.5)
-    assert meets and chosen is not None and chosen.measured.latency_ms <= 1.5
+    assert meets and chosen is not None and chosen.measured.time_ms <= 1.5
     nearest, meets = nearest_to(trials, 0.1)
     assert not meets and nearest is not None
-    assert nearest.measured.latency_ms == min(t.measured.latency_ms for t in trials)
+    assert nearest.measured.time_ms == min(t.measured.time_ms for t in trials)
     assert nearest_to((), 1.0) == (None, False)
 
 

@@ -72,6 +72,17 @@ def test_every_window_of_a_graph_is_in_one_chain(name: str) -> None:
     assert len(named) == len(set(named)) and set(named) == wanted
 
 
+def test_windows_of_the_fixed_point_are_those_of_the_network() -> None:
+    """Its convolutions round their sums, and slide as any other's."""
+    graph = fixed_graph(folded(1), (16, 24, 3), FixedTypes(tile=1))
+    found = {window.name: window for chain in chains_of(graph) for window in chain}
+    assert set(found) == {n.name for n in graph if n.op in ("conv_rounded", "max_pool")}
+    assert found["model_p1_0_0"].kernel == 3 and found["model_p1_0_3"].kernel == 1
+    layers = [window for window in found.values() if window.macs]
+    shapes = (w.shape for w, _ in folded(1).values())
+    assert sorted(w.macs for w in layers) == sorted(int(np.prod(shape)) for shape in shapes)
+
+
 def by_reference(w: Mapping[str, tuple[np.ndarray, np.ndarray]], x: np.ndarray) -> np.ndarray:
     def bundle(name: str, x: np.ndarray) -> np.ndarray:
         for layer, apply in ((f"{name}.0", depthwise), (f"{name}.3", pointwise)):

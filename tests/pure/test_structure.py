@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -124,6 +126,33 @@ def test_no_file_is_longer_than_500_lines() -> None:
         if p.suffix in suffixes and (n := len(p.read_text().splitlines())) > 500
     ]
     assert not long, long
+
+
+def test_results_name_no_folder_of_the_machine_that_made_them() -> None:
+    """A command that is shown must mean something elsewhere."""
+    absolute = re.compile(r"(?m)(?:^|[ \"`=])(/[A-Za-z][\w.-]*/[^ \"`]*)")
+    found = [
+        f"{p.relative_to(ROOT)}: {path}"
+        for p in sorted((ROOT / "docs" / "results").rglob("*"))
+        if p.suffix in (".json", ".md")
+        for path in absolute.findall(p.read_text(encoding="utf-8"))
+    ]
+    assert not found, found
+
+
+def test_the_readme_says_of_skynet_what_was_measured() -> None:
+    """The design is measured anew now and then, a step at a time."""
+    results = json.loads((ROOT / "docs" / "results" / "skynet_hardware.json").read_text())
+    row = results["skynet-w4a4"]
+    made, fmax = row["synthesis"], row["placed"]["fmax_mhz"]
+    assert row["interval"] == row["simulated"]["interval"]
+    cycles, luts = (f"{number:,}".replace(",", " ") for number in (row["interval"], made["lut"]))
+    (line,) = (li for li in (ROOT / "README.md").read_text().splitlines() if "whole SkyNet" in li)
+    assert f"{cycles} cycles a frame" in line and f"at {fmax:.1f} MHz" in line
+    assert f"{luts} LUT and {made['bram']} of 208 block RAMs" in line
+    assert f"whole SkyNet: {fmax:.1f} MHz" in (ROOT / "docs" / "rates.md").read_text()
+    rate = fmax * 1e6 / row["interval"]
+    assert f"design of SkyNet: {rate:.2f})" in (ROOT / "docs" / "engine.md").read_text()
 
 
 def test_the_dialect_page_is_what_the_table_says() -> None:

@@ -125,3 +125,17 @@ def test_layer_that_does_not_fit_names_the_memory() -> None:
     work = LayerWork("big", "conv", (1, 600, 3, 3), (8, 600, 3, 3), (1, 8, 1, 1))
     with pytest.raises(ModelError, match=r"forward of 'big': .*rows of weights"):
         training_programs(work, Product.FORWARD, TINY)
+    wide = LayerWork("wide", "conv", (1, 1, 1, 200), (1, 1, 1, 1), (1, 1, 1, 200))
+    with pytest.raises(ModelError, match=r"(?s)200 pixels .* at most 32 fit.*more weight rows"):
+        training_programs(wide, Product.GRAD_WEIGHT, TINY)
+
+
+def test_layer_that_no_engine_takes_is_not_told_to_take_another() -> None:
+    """An instruction has 255 rows and columns of a kernel, however large the memories are."""
+    tall = LayerWork("tall", "conv", (1, 1, 300, 1), (1, 1, 300, 1), (1, 1, 1, 1))
+    for product in Product:
+        with pytest.raises(ModelError, match=r"a kernel of 300 x 1 taps; .* at most 255"):
+            training_programs(tall, product, E256)
+    wide = LayerWork("wide", "conv", (1, 1, 1, 300), (1, 1, 1, 1), (1, 1, 1, 300))
+    with pytest.raises(ModelError, match=r"(?s)300 pixels .* at most 255 fit.*narrower images"):
+        training_programs(wide, Product.GRAD_WEIGHT, E256)

@@ -24,8 +24,9 @@ from bitwright.low_precision.costs.network import LayerWork
 from bitwright.models import build_model
 from bitwright.papers.fpga_training.devices import load_board
 from bitwright.papers.fpga_training.fpgpt.card import Card
+from bitwright.papers.fpga_training.fpgpt.costs import FpgptCosts
 from bitwright.papers.fpga_training.fpgpt.explore import best_kernel
-from bitwright.papers.fpga_training.fpgpt.kernel import FLOAT32, fixed_point
+from bitwright.papers.fpga_training.fpgpt.kernel import FLOAT32, fixed_point, kernel_for
 from bitwright.papers.fpga_training.fpgpt.library import library_of, load_library
 from bitwright.papers.fpga_training.jobs import convolution_job
 from bitwright.papers.fpga_training.training import (
@@ -164,7 +165,7 @@ def test_library_is_kept_in_files(tmp_path: Path) -> None:
     again = load_library(tmp_path)
     assert again == library
     for job, kernel in zip(jobs, library.kernels, strict=True):
-        assert again.find(job) == kernel
+        assert again.find(job, fixed_point(8)) == kernel
     larger = convolution_job(
         LayerWork("next", "conv", (4, 3, 20, 20), (5, 3, 3, 3), (4, 5, 18, 18)), Product.FORWARD
     )
@@ -173,6 +174,45 @@ def test_library_is_kept_in_files(tmp_path: Path) -> None:
     (tmp_path / "kernel-00.toml").write_text("columns = 0\n")
     with pytest.raises(TargetError, match="columns"):
         load_library(tmp_path)
+
+
+def test_library_holds_what_was_saved_last(tmp_path: Path) -> None:
+    """Kernels of an earlier library are gone, other files are not; more than a hundred stay in
+    order."""
+    job = convolution_job(WORK, Product.FORWARD)
+    many = library_of(kernel_for(job, 1 + n, 1, FLOAT32, 512) for n in range(60))
+    more = library_of(kernel_for(job, 1 + n, 2, FLOAT32, 512) for n in range(60))
+    both = library_of([*many.kernels, *more.kernels])
+    both.save(tmp_path)
+    assert load_library(tmp_path) == both
+    (tmp_path / "kernel-notes.txt").write_text("mine")
+    many.save(tmp_path)
+    assert load_library(tmp_path) == many
+    assert (tmp_path / "kernel-notes.txt").exists()
+
+
+def test_card_takes_kernels_of_its_own_numbers() -> None:
+    """A library that networks share has kernels of all of them."""
+    board, job = load_board("u250"), convolution_job(WORK, Product.FORWARD)
+    fast, slow = (kernel_for(job, n, 1, m, 512) for n, m in ((8, FLOAT32), (1, fixed_point(8))))
+    library = library_of([fast, slow])
+    assert Card(board, FLOAT32, library).kernel_of(job) == fast
+    assert Card(board, fixed_point(8), library).kernel_of(job) == slow
+    with pytest.raises(ModelError, match=r"none was built for forward and input .* in 12 bits"):
+        Card(board, fixed_point(12), library).kernel_of(job)
+
+
+def test_messages_name_the_product_though_engines_know_no_layer() -> None:
+    card = Card(load_board("u250").model_copy(update={"card_bytes": 100}), fixed_point(8))
+    draw = random.Random(2)
+    x, w = operand(draw, (2, 3, 6, 6), 8), operand(draw, (4, 3, 3, 3), 8)
+    with pytest.raises(ModelError, match="the forward of '2x3x6x6 by 4x3x3x3' takes"):
+        FpgptEngine(card).multiply(Product.FORWARD, x, w, Geometry(), (2, 4, 4, 4))
+
+
+def test_a_device_has_the_name_of_its_board() -> None:
+    assert FpgptCosts().name == "fpgpt-u250"
+    assert FpgptCosts(load_board("zu9eg")).name == "fpgpt-zu9eg"
 
 
 def test_batch_larger_than_the_card() -> None:

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import struct
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -360,6 +361,47 @@ def test_torch_reads_the_members_that_were_looked_at(tmp_path: Path) -> None:
     assert torch.load(both, weights_only=True)["w"].tolist() == [2] * 4
     with pytest.raises(DataError, match="lies elsewhere than its last bytes say"):
         load_plain(both)
+
+
+def _saved(path: Path, pickle: bytes) -> Path:
+    """A file of torch.save with a pickle of protocol 2."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", b"\x80\2" + pickle + b".")
+    return path
+
+
+_ORDERED = b"ccollections\nOrderedDict\n"
+
+
+def test_a_list_that_is_named_again_makes_no_dict_again(tmp_path: Path) -> None:
+    """70 kB took 2 GB: each call of a few bytes made a dict of all entries."""
+    entries = b"".join(b"](J" + struct.pack("<i", n) + b"Ne" for n in range(2000))
+    start = _ORDERED + b"q\0](" + entries + b"e\x85q\1R]("
+    few = load_plain(_saved(tmp_path / "few.pt", start + b"h\0h\1R" * 10 + b"e\x86"))
+    assert len(few[1]) == 10 and all(len(each) == 2000 for each in few[1])
+    many = _saved(tmp_path / "many.pt", start + b"h\0h\1R" * 1000 + b"e\x86")
+    with pytest.raises(DataError, match="dicts of more than 1048576 entries"):
+        load_plain(many)
+
+
+def test_metadata_that_are_set_again_are_looked_at_once(tmp_path: Path) -> None:
+    """A megabyte took ten minutes."""
+    entries = b"".join(b"J" + struct.pack("<i", n) + b"}" for n in range(10_000))
+    key = b"X" + struct.pack("<I", 9) + b"_metadata"
+    pickle = _ORDERED + b")R}" + key + b"}(" + entries + b"usq\1b" + b"h\1b" * 20_000
+    start = time.process_time()
+    assert load_plain(_saved(tmp_path / "x.pt", pickle)) == {}
+    assert time.process_time() - start < 4
+
+
+def test_names_of_one_tensor_are_not_looked_at_without_end(tmp_path: Path) -> None:
+    """10 000 names of 256 MB of zeros pack into a megabyte."""
+    values = torch.zeros(2 << 20)
+    torch.save({str(n): values.view(-1) for n in range(3)}, tmp_path / "tied.pt")
+    assert len(load_plain(tmp_path / "tied.pt")) == 3
+    torch.save({str(n): values.view(-1) for n in range(40)}, tmp_path / "many.pt")
+    with pytest.raises(DataError, match="its tensors show 8388608 bytes as 335544320"):
+        load_plain(tmp_path / "many.pt")
 
 
 @pytest.mark.parametrize("axes", [65, 5000])

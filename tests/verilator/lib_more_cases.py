@@ -234,7 +234,7 @@ def upsample(
     def stamps(frames: int) -> tuple[Stamps, Stamps]:
         shape = (frames * height, vertical, cols, horizontal, fold)
         steps = np.arange(np.prod(shape)).reshape(shape)
-        return steps[:, 0, :, 0].ravel(), steps.ravel() + 2
+        return steps[:, 0, :, 0].ravel(), steps.ravel() + 3
 
     parameters = {"Cols": cols, "Fold": fold, "DataWidth": 8, "FactorV": vertical,
                   "FactorH": horizontal, "RamStyle": style}  # fmt: skip

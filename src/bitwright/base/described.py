@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from bitwright.base.errors import DataError, TargetError
 from bitwright.base.files import check_values, parse_toml, read_text
@@ -16,13 +17,18 @@ from bitwright.base.files import check_values, parse_toml, read_text
 _MOST_BYTES = 1 << 20  # of a file, of which ours have some thousand
 
 
-#: Kinds of a pydantic schema that hold any number of entries in order.
-_LISTS = frozenset({"list", "tuple", "set", "frozenset"})
+#: Kinds of a pydantic schema that hold any number of entries. Older pydantic knows no tables that
+#: end at their first mistake.
+_MANY = frozenset(
+    kind
+    for kind in ("list", "tuple", "set", "frozenset", "dict")
+    if "fail_fast" in signature(getattr(core_schema, f"{kind}_schema")).parameters
+)
 
 
 def _stop_at_first(schema: Any, model: type) -> None:
-    """Let all lists of a model's schema end at their first mistake; other models in it have done so
-    themselves.
+    """Let all lists and tables of a model's schema end at their first mistake; other models in it
+    have done so themselves.
     """
     if isinstance(schema, list | tuple):
         for part in schema:
@@ -31,7 +37,7 @@ def _stop_at_first(schema: Any, model: type) -> None:
         kind, other = schema.get("type"), schema.get("cls")  # or fields of such names
         if isinstance(other, type) and other is not model:
             return
-        if isinstance(kind, str) and kind in _LISTS:
+        if isinstance(kind, str) and kind in _MANY:
             schema["fail_fast"] = True
         for key, part in schema.items():
             if key not in ("metadata", "serialization"):
@@ -39,9 +45,9 @@ def _stop_at_first(schema: Any, model: type) -> None:
 
 
 class Described(BaseModel):
-    """Base of what files say, which may be a stranger's: of a list its first wrong entry is told,
-    not every one. A mistake takes a thousand bytes, and three bytes, ``{},``, are as many mistakes
-    as an entry has fields.
+    """Base of what files say, which may be a stranger's: of a list or a table its first wrong entry
+    is told, not every one. A mistake takes a thousand bytes, and three bytes, ``{},``, are as many
+    mistakes as an entry has fields.
     """
 
     @classmethod

@@ -2,9 +2,10 @@
 """Fmax of a streaming design before it is placed, from how large it is.
 
 The longest path of these designs is mostly way, not logic, and ways grow with the design: the
-logarithm of the period is a line through that of the LUTs and the adders between two registers (a
-design for a slow clock has more of them), with a step for the serial shell and one for each speed
-grade. The coefficients are fitted to placed designs (``benchmarks/fmax.py``).
+logarithm of the period is a line through that of the LUTs, the adders between two registers (a
+design for a slow clock has more of them) and the levels of its deepest LUT RAM, with a step
+for a block RAM without its output register, one for the serial shell and one for each speed grade.
+The coefficients are fitted to placed designs (``benchmarks/fmax.py``).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from math import exp, log2
 from typing import Any
 
 from bitwright.build.target import Target
+from bitwright.hw.reads import Reads
 
 _TABLE = "fmax.json"
+_FIRST_LEVEL = 32  # words: two RAMs of 16 and the multiplexer behind them
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def coefficients() -> dict[str, Any]:
     return table
 
 
-def terms(lut: float, *, adders: int, shell: bool, speed: str) -> dict[str, float]:
+def terms(lut: float, *, adders: int, shell: bool, speed: str, reads: Reads) -> dict[str, float]:
     """What the logarithm of the period (ns) is a line through.
 
     Args:
@@ -53,18 +56,21 @@ def terms(lut: float, *, adders: int, shell: bool, speed: str) -> dict[str, floa
         adders: in a line between registers of units that multiply (`MapOptions.adders`).
         shell: whether it stands in the serial shell of a board.
         speed: grade of the device.
+        reads: of its memories.
     """
     return {
         "one": 1.0,
         "doublings": log2(lut),
         "adders": adders - 1.0,
+        "levels": log2(max(1.0, reads.words / _FIRST_LEVEL)),
+        "chosen": float(reads.chosen),
         "shell": float(shell),
         f"grade {speed}": 1.0,
     }
 
 
 def predicted_fmax(
-    target: Target, lut: float, *, shell: bool, adders: int = 1
+    target: Target, lut: float, *, shell: bool, adders: int = 1, reads: Reads | None = None
 ) -> Prediction | None:
     """Fmax of a design that has not been placed; None where no designs of the family, or of the
     speed grade, were.
@@ -73,12 +79,13 @@ def predicted_fmax(
         lut: of the design without its shell, by the cost model; what is smaller than all that were
             placed is as fast as the smallest of them.
         adders: see `terms`.
+        reads: see `terms`; none of a design without deep memories.
     """
     family = coefficients().get(target.family)
     if family is None:
         return None
     line, lut = family["line"], max(lut, family["smallest_lut"])
-    found = terms(lut, adders=adders, shell=shell, speed=target.speed)
+    found = terms(lut, adders=adders, shell=shell, speed=target.speed, reads=reads or Reads())
     if any(name not in line for name in found):
         return None
     period = exp(sum(line[name] * value for name, value in found.items()))

@@ -264,9 +264,13 @@ def _box_classes(files: _Files, named: _Named) -> Classes:
 def _maps(files: _Files) -> Found:
     assert isinstance(files.kind, MapLabels)
     found, highest, made, packed = [], 0, 0, 0
+    known: dict[str, Annotation] = {}  # images of one name in several folders have one mask
     for number, name in enumerate(files.names, 1):
         inside = PurePosixPath(name)
         mask = str(inside.parent.parent / "masks" / f"{inside.stem}.png")
+        if mask in known:
+            found.append(known[mask])
+            continue
         content = files.optional(mask)
         if content is None:
             raise DataError("has no mask", where=files.where(name), hint=f"expected {mask}")
@@ -277,7 +281,8 @@ def _maps(files: _Files) -> Found:
         highest = max(highest, int(pixels.max(initial=0, where=pixels != _NO_CLASS)))
         numbers = files.kind.sampled(pixels, files.size).astype(np.int16)
         numbers[numbers == _NO_CLASS] = UNKNOWN
-        found.append(Annotation(map=numbers))
+        known[mask] = Annotation(map=numbers)
+        found.append(known[mask])
     given = files.optional(_CLASSES)
     if given is None:
         return found, tuple(str(number) for number in range(highest + 1))

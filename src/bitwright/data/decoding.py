@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from bitwright.base.archives import most_of
 from bitwright.base.errors import DataError
 from bitwright.base.memory import ran_out, too_little
+from bitwright.data.picture_stream import Watched
 from bitwright.data.pixels import Levels, as_levels, is_deep_colour, is_grey, readable
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ _MOST_SEGMENTS = 100_000
 #: A tile of TIFF is unpacked whole, and may be larger than the picture: so many times, or so many
 #: pixels in any case.
 _MOST_WIDER, _LEAST_TILE = 4, 4096 * 4096
+_MOST_DRAWN = 2  # times that all tiles together draw the picture, each of its channels
 _TILE = (322, 323)  # tags of its width and length
 #: Pages of black and white have one bit a pixel, and shrink further than other data.
 _SHRINK = 10
@@ -298,10 +300,8 @@ def _decoded(
 
 def _too_slow(image: Picture, content: bytes) -> str | None:
     """What makes a picture take far more time than its pixels do; None: nothing."""
-    from PIL import Image
-
     width, height = image.size
-    if any(tile[0] in Image.DECODERS for tile in image.tile):
+    if _is_slow(image):
         numbers = width * height * len(image.getbands())
         if numbers > _MOST_SLOW or len(content) > _MOST_SLOW_BYTES:
             return (
@@ -315,6 +315,13 @@ def _too_slow(image: Picture, content: bytes) -> str | None:
         if scans > most and (scans := _scans(content)) > most:
             return f"has {scans} scans of {width} x {height} pixels, at most {most} are decoded"
     return None
+
+
+def _is_slow(image: Picture) -> bool:
+    """Whether Pillow decodes it in Python."""
+    from PIL import Image
+
+    return any(tile[0] in Image.DECODERS for tile in image.tile)
 
 
 def _scans(content: bytes) -> int:
@@ -332,20 +339,29 @@ def _scans(content: bytes) -> int:
 
 
 def _too_wide(image: Picture) -> str | None:
-    """What makes a picture of TIFF take far more memory than its pixels do; None: nothing."""
+    """What makes a picture of TIFF take far more memory or time than its pixels do; None: nothing.
+    Each of its strips may draw nearly the whole picture.
+    """
+    pixels = image.width * image.height
+    boxes = [box for _, box, *_ in image.tile if box]
+    drawn = sum((right - left) * (low - high) for left, high, right, low in boxes)
+    if drawn > _MOST_DRAWN * len(image.getbands()) * pixels:
+        return f"has parts of {drawn} pixels together, for a picture of {pixels}"
     tags = getattr(image, "tag_v2", {}) if image.format == "TIFF" else {}
     sides = [tags.get(tag) for tag in _TILE]
     if not all(isinstance(side, int) for side in sides):  # strips are no longer than the picture
         return None
-    most = max(_LEAST_TILE, _MOST_WIDER * image.width * image.height)
+    most = max(_LEAST_TILE, _MOST_WIDER * pixels)
     if math.prod(sides) > most:
         return f"has tiles of {sides[0]} x {sides[1]} pixels, at most {most} pixels are unpacked"
     return None
 
 
 def _opened(stream: IO[bytes], work: Callable[[Picture], T], where: str) -> T:
+    watched = Watched(stream, where)
     try:
-        with _pillow().open(stream, formats=PICTURES) as image:  # reads the header alone
+        with _pillow().open(watched, formats=PICTURES) as image:  # reads the header alone
+            watched.opened(slow=_is_slow(image))
             width, height = image.size
             if width * height > MOST_PIXELS:
                 raise DataError(
@@ -360,7 +376,7 @@ def _opened(stream: IO[bytes], work: Callable[[Picture], T], where: str) -> T:
     except Exception as error:  # Pillow raises whatever a broken file makes it stumble over
         if ran_out(error):
             raise too_little(where) from error
-        reason = str(error).replace(repr(stream), "the file")  # no addresses of memory
+        reason = str(error).replace(repr(watched), "the file")  # no addresses of memory
         raise DataError(
             f"cannot be decoded: {reason}",
             where=where,

@@ -6,12 +6,14 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 import zipfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
+from tempfile import SpooledTemporaryFile
 from typing import IO, Protocol
 
 from bitwright.base.archives import check_members, opened_zip, unpacking
@@ -33,6 +35,8 @@ SPLITS = {
 }
 _DEEPEST = 32  # folders inside folders
 _MOST_BYTES = 512 << 20  # of one image file: what the largest picture that is decoded has unpacked
+_MOST_BACK = 4  # times that a packed file is gone back in
+_IN_MEMORY = 16 << 20  # bytes of a file that is unpacked for one who goes back; else on the disk
 _CLASSES = "CLASS/IMAGE, or train/CLASS/IMAGE and test/CLASS/IMAGE"
 Parts = tuple[str, ...]
 
@@ -307,17 +311,22 @@ def _open_member(archive: zipfile.ZipFile, path: Path, name: str) -> Iterator[IO
     with ExitStack() as stack:
         with unpacking("member of a zip file", place):
             stream = stack.enter_context(archive.open(name))
-        yield _Guarded(stream, place)
+        yield _Guarded(stream, place, stack)
 
 
 class _Guarded(io.RawIOBase):
     """A member's stream whose reads tell what is wrong with it; not what its reader does with them.
 
-    Pillow may go back in it.
+    Pillow may go back in it, once for each fact of a TIFF file. To go back is to unpack from the
+    beginning: whoever does so again and again gets a copy that is unpacked.
+
+    Args:
+        stack: closes the copy.
     """
 
-    def __init__(self, stream: IO[bytes], where: str) -> None:
-        self._stream, self._where = stream, where
+    def __init__(self, stream: IO[bytes], where: str, stack: ExitStack) -> None:
+        self._stream, self._where, self._stack = stream, where, stack
+        self._back = _MOST_BACK
 
     def readable(self) -> bool:
         return True
@@ -327,7 +336,19 @@ class _Guarded(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         with unpacking("member of a zip file", self._where):
+            if whence == os.SEEK_CUR:
+                offset, whence = offset + self._stream.tell(), os.SEEK_SET
+            if whence == os.SEEK_SET and offset < self._stream.tell():
+                self._back -= 1
+                if not self._back:
+                    self._stream = self._copy()
             return self._stream.seek(offset, whence)
+
+    def _copy(self) -> IO[bytes]:
+        copy: IO[bytes] = self._stack.enter_context(SpooledTemporaryFile(_IN_MEMORY))
+        self._stream.seek(0)
+        shutil.copyfileobj(self._stream, copy)
+        return copy
 
     def tell(self) -> int:
         return self._stream.tell()

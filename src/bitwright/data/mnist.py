@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.base.archives import gunzip
+from bitwright.base.archives import gunzip, most_of
 from bitwright.base.errors import DataError
-from bitwright.base.files import read_bytes
+from bitwright.base.files import read_bytes, regular_size
 from bitwright.base.memory import machine_memory
 from bitwright.base.progress import Progress
 from bitwright.data.dataset import DataSplits
@@ -38,6 +38,8 @@ SCALE = 1 / 255
 _IMAGE_AXES = 3
 _UINT8 = 0x08
 _MAX_AXES = 4
+#: Bytes that labels, numbers and orders of an image take while it is given to a split.
+_BESIDES = 64
 
 
 def find(place: Path) -> Path | None:
@@ -107,6 +109,12 @@ def _pair(folder: Path, prefix: str) -> Labelled:
             f"{len(images)} images but {len(labels)} labels",
             where=str(paths[1]),
             hint="the two files belong to different data sets, or one is empty",
+        )
+    if images.nbytes + _BESIDES * len(images) > most_of(sum(map(regular_size, paths))):
+        raise DataError(
+            f"{len(images)} images of {images.shape[1:]} are more than so short a file of real "
+            "ones holds",
+            where=str(paths[0]),
         )
     if int(labels.max()) >= len(CLASSES):
         raise DataError(f"label {labels.max()} is no digit", where=str(paths[1]))

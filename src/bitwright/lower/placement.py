@@ -18,7 +18,6 @@ from bitwright.lower.split import Maker, Part, Parted, split_graph
 ACCELERATOR, HOST = "accelerator", "host"
 #: Takes a graph, or raises NoHardware.
 Accept = Callable[[Graph], object]
-_PRODUCTS = ("conv", "dense")
 _MOST_ASKED = 2_000_000  # nodes that are looked at, all questions together: minutes
 _NO_PRODUCT = "nothing is multiplied between what the host does before and after it"
 
@@ -134,7 +133,7 @@ def _idle(parts: tuple[Part, ...]) -> dict[str, str]:
     return {
         node.name: _NO_PRODUCT
         for part in parts
-        if part.place == ACCELERATOR and not any(n.op in _PRODUCTS for n in part.graph)
+        if part.place == ACCELERATOR and not macs_of(part.graph)
         for node in part.graph
     }
 
@@ -153,7 +152,7 @@ def _small(parts: tuple[Part, ...], most: int | None) -> dict[str, str]:
 
 def macs_of(graph: Graph) -> int:
     """Products of a frame."""
-    return sum(_macs(graph, node) for node in graph if node.op in _PRODUCTS)
+    return sum(_macs(graph, node) for node in graph if "weight" in node.params)
 
 
 def _macs(graph: Graph, node: Node) -> int:

@@ -30,6 +30,9 @@ _KINDS = frozenset(
 )
 
 _MOST_TENSORS = 20_000  # the largest networks have a few thousand
+#: Bytes of all tensors of a file that may share memory, for each byte of it, and besides. Tied
+#: weights are there two or three times; every tensor is looked at for NaN.
+_SHARED, _BESIDES = 16, 64 << 20
 _PLAIN = (str, int, float, type(None), torch.dtype, torch.device)  # besides tensors and containers
 
 
@@ -165,7 +168,8 @@ def _check_values(content: Any) -> None:
     than the file holds: a view of one, repeated.
     """
     seen: set[int] = set()
-    waiting = [content]
+    held: dict[int, int] = {}
+    shown, waiting = 0, [content]
     while waiting:
         value = waiting.pop()
         if id(value) in seen:
@@ -175,12 +179,16 @@ def _check_values(content: Any) -> None:
             reason = _not_plain(value)
             if reason is not None:
                 raise ValueError(f"it holds {reason}")
+            memory = value.untyped_storage()
+            held[memory.data_ptr()], shown = memory.nbytes(), shown + value.nbytes
         elif isinstance(value, Mapping):
             waiting += [*value.keys(), *value.values()]
         elif isinstance(value, list | tuple):
             waiting += value
         elif not isinstance(value, _PLAIN):
             raise ValueError("it holds names of what is not called")
+    if shown > _SHARED * sum(held.values()) + _BESIDES:
+        raise ValueError(f"its tensors show {sum(held.values())} bytes as {shown}")
 
 
 def _facts(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:

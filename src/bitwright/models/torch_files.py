@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.base.archives import check_members, opened_zip, read_member
-from bitwright.base.pickles import opcodes
+from bitwright.base.pickles import MOST_OPCODES, opcodes
 from bitwright.base.regular import open_regular
 
 #: Bytes of a pickle: names, numbers, and the shapes of tensors.
@@ -189,13 +189,17 @@ class _Machine:
 
     Attributes:
         find: the storage that a pickle names.
+        described: metadata of state dicts; several may have the same.
+        copied: entries of lists that dicts were made of. A list may be named again by two bytes,
+            whatever it holds.
     """
 
     find: _Find
     stack: list[Any] = field(default_factory=list)
     below: list[list[Any]] = field(default_factory=list)
     memo: dict[int, Any] = field(default_factory=dict)
-    described: list[dict[Any, Any]] = field(default_factory=list)
+    described: dict[int, dict[Any, Any]] = field(default_factory=dict)
+    copied: int = 0
 
     def run(self, stream: IO[bytes]) -> Any:
         """The value.
@@ -218,7 +222,7 @@ class _Machine:
         if self.below:
             raise ValueError("it ends within a list of values")
         (result,) = self.stack
-        for entry in (entry for found in self.described for entry in found.values()):
+        for entry in (e for found in self.described.values() for e in found.values()):
             if not isinstance(entry, dict) or type(entry.get("version", 1)) is not int:
                 raise ValueError("the metadata of a state dict are no versions")
         return result
@@ -263,7 +267,15 @@ class _Machine:
         ):  # fmt: skip
             raise ValueError("it sets attributes that no state dict has")
         target._metadata = state["_metadata"]  # type: ignore[attr-defined]
-        self.described.append(state["_metadata"])
+        self.described[id(state["_metadata"])] = state["_metadata"]
+
+    def _reduce(self) -> None:
+        maker, arguments = self._last(2)
+        lists = arguments if type(arguments) is tuple else ()
+        self.copied += sum(len(each) for each in lists if type(each) is list)
+        if self.copied > MOST_OPCODES:
+            raise ValueError(f"it makes dicts of more than {MOST_OPCODES} entries")
+        self._push(_made(maker, arguments))
 
 
 _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
@@ -284,7 +296,7 @@ _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
     "SETITEMS": lambda m, _: m._update(m._marked()),
     "GLOBAL": lambda m, name: m._push(_named(name)),
     "BINPERSID": lambda m, _: m._push(m.find(m.stack.pop())),
-    "REDUCE": lambda m, _: m._push(_made(*m._last(2))),
+    "REDUCE": lambda m, _: m._reduce(),
     "BUILD": lambda m, _: m._describe(m.stack.pop()),
 }
 

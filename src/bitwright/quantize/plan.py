@@ -35,6 +35,8 @@ from bitwright.quantize.trace import trace
 
 #: Patterns of a policy times parts of a network: some ten seconds.
 _MOST_COMPARED = 1 << 21
+#: Letters of the patterns times letters of the paths, some nanoseconds each.
+_MOST_LETTERS = 1 << 30
 #: Roundings that a multiply-shift activation can have in hardware.
 SHIFT_ROUNDINGS = (Rounding.HALF_EVEN, Rounding.HALF_UP, Rounding.FLOOR)
 
@@ -300,10 +302,11 @@ def _check_work(plan: Plan, policy: Policy) -> None:
     """Refuse a policy, perhaps of a stranger's file, whose patterns take minutes to be compared
     with all layers.
     """
-    if policy.patterns * len(plan.matches) > _MOST_COMPARED:
+    letters = policy.letters * sum(len(match.path) for match in plan.matches.values())
+    if policy.patterns * len(plan.matches) > _MOST_COMPARED or letters > _MOST_LETTERS:
         raise RecipeError(
             f"{policy.patterns} rules with patterns for {len(plan.matches)} layers; their product "
-            f"may be {_MOST_COMPARED}",
+            f"may be {_MOST_COMPARED}, and that of the letters of both {_MOST_LETTERS}",
             where="quant.rules",
             hint="name the layers, each by its path, or leave rules out",
         )

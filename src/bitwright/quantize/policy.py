@@ -96,6 +96,11 @@ class Policy:
         """Rules that every layer is compared with."""
         return sum(map(len, self._patterns.values()))
 
+    @property
+    def letters(self) -> int:
+        """Letters of the patterns that every layer is compared with."""
+        return sum(len(r.selector.layers) for rules in self._patterns.values() for _, r in rules)
+
     @cached_property
     def _patterns(self) -> Mapping[Role, Sequence[tuple[int, Rule]]]:
         found: dict[Role, list[tuple[int, Rule]]] = {}

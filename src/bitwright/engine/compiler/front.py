@@ -89,8 +89,12 @@ class _Front:
     def run(self) -> Network:
         for node in self.graph:
             if node.op not in _OPERATIONS:
+                levels = "requantize to int8 or uint8"
+                streaming = "build it as streaming hardware (hardware.kind: streaming)"
                 raise no_mapping(
-                    node, f"{node.op} is not done by the engine", "requantize to int8 or uint8"
+                    node,
+                    f"{node.op} is not done by the engine",
+                    levels if node.op == "requant_float" else streaming,
                 )
         for edge in self.graph.inputs:
             kind = self.graph.types[edge]

@@ -19,31 +19,16 @@ from bitwright.base.errors import ModelError
 from bitwright.engine.compiler.steps import Access, Action, Space, Step
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.isa import Buffer, Exec, Input, Load, Output, Post, Result, Store
-from bitwright.engine.training.program import Bytes, Levels, Program, padded
-
-Pair = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """Input (N, C, H, W), gradient of the output (N, O, H', W'), kernels (O, C, KH, KW)."""
-
-    images: int
-    channels: int
-    size: Pair
-    kernels: int
-    grad: Pair
-    kernel: Pair
-    stride: Pair = (1, 1)
-    dilation: Pair = (1, 1)
-    padding: Pair = (0, 0)
-
-    def input_rows(self, first: int, end: int) -> Pair:
-        """Rows of the input that rows ``first .. end - 1`` of the gradient meet; one at least."""
-        low = first * self.stride[0] - self.padding[0]
-        high = (end - 1) * self.stride[0] + (self.kernel[0] - 1) * self.dilation[0]
-        low = max(0, min(low, self.size[0] - 1))
-        return low, max(low + 1, min(high - self.padding[0] + 1, self.size[0]))
+from bitwright.engine.training.program import (
+    MOST,
+    Bytes,
+    Levels,
+    Pair,
+    Program,
+    Window,
+    check_taps,
+    padded,
+)
 
 
 @dataclass(frozen=True)
@@ -78,49 +63,52 @@ class Gradient(Program):
         ModelError: a row of the gradient, or what it meets of one channel, does not fit.
     """
 
-    def __init__(self, shapes: Shapes, config: EngineConfig) -> None:
-        self.shapes = shapes
-        self.groups = -(-shapes.kernels // config.outputs)
+    def __init__(self, window: Window, config: EngineConfig) -> None:
+        self.window = window
+        self.groups = -(-window.kernels // config.outputs)
         super().__init__(config, self.groups * config.outputs, None)
-        self.image_words = -(-shapes.images // config.lanes)
-        half, across = config.weight_rows // 2, shapes.grad[1]
-        if across > min(half, 255) or max(shapes.kernel) > 255:
+        self.image_words = -(-window.images // config.lanes)
+        check_taps(window, config)
+        across, most = window.out[1], min(config.weight_rows // 2, MOST)
+        if across > most:
             raise ModelError(
-                f"a row of {across} pixels of the output's gradient; at most {min(half, 255)} fit",
+                f"a row of {across} pixels of the output's gradient; at most {most} fit",
                 where=f"engine {config.name}",
-                hint="use an engine with more weight rows",
+                hint="use an engine with more weight rows"
+                if most < MOST
+                else "train on narrower images: no engine takes more in an instruction",
             )
         self.cut = self._choose()
-        self.tiles = -(-shapes.channels // self.cut.tile)
-        height, width = shapes.size
+        self.tiles = -(-window.channels // self.cut.tile)
+        height, width = window.size
         self._x = self.area(self.tiles * self.image_words * height * width * self.cut.tile)
-        pixels = shapes.grad[0] * across
+        pixels = window.out[0] * across
         self._g = self.area(self.image_words * self.groups * pixels * config.outputs)
         self._out: dict[_Piece, int] = {}
         self._emit()
 
     def _words(self, cut: _Cut) -> tuple[int, int]:
         """Of what a piece reads of the input, and of its results."""
-        shapes = self.shapes
+        window = self.window
         spans = [
-            shapes.input_rows(first, min(first + cut.strip, shapes.grad[0]))
-            for first in range(0, shapes.grad[0], cut.strip)
+            window.input_rows(first, min(first + cut.strip, window.out[0]))
+            for first in range(0, window.out[0], cut.strip)
         ]
-        held = max(end - first for first, end in spans) * shapes.size[1] * cut.tile * cut.depth
-        made = cut.batch * self.planes * shapes.kernel[0] * shapes.kernel[1] * cut.tile
+        held = max(end - first for first, end in spans) * window.size[1] * cut.tile * cut.depth
+        made = cut.batch * self.planes * window.kernel[0] * window.kernel[1] * cut.tile
         return held, made
 
     def _cuts(self) -> Iterator[_Cut]:
         """Those whose weights fit half of the weight memory, the rest half of the features."""
-        shapes, half = self.shapes, self.config.weight_rows // 2
-        most = min(shapes.grad[0], half // shapes.grad[1], 255)
+        window, half = self.window, self.config.weight_rows // 2
+        most = min(window.out[0], half // window.out[1], MOST)
         for strip in _halves(most):
-            for depth in _halves(self.image_words) if strip == shapes.grad[0] else (1,):
-                steps = strip * shapes.grad[1] * depth
+            for depth in _halves(self.image_words) if strip == window.out[0] else (1,):
+                steps = strip * window.out[1] * depth
                 if steps > half:
                     continue
-                for tile in _halves(shapes.channels, self.config.pixels):
-                    for batch in _halves(min(self.groups, half // steps, 255)):
+                for tile in _halves(window.channels, self.config.pixels):
+                    for batch in _halves(min(self.groups, half // steps, MOST)):
                         cut = _Cut(strip, depth, tile, batch)
                         if sum(self._words(cut)) <= self.config.feature_words // 2:
                             yield cut
@@ -128,15 +116,15 @@ class Gradient(Program):
     def _cost(self, cut: _Cut) -> float:
         """Cycles, about: the array's, or those of what is moved. A STORE reads the features every
         other cycle."""
-        shapes, config = self.shapes, self.config
-        pieces = -(-shapes.channels // cut.tile) * -(-shapes.grad[0] // cut.strip)
+        window, config = self.window, self.config
+        pieces = -(-window.channels // cut.tile) * -(-window.out[0] // cut.strip)
         pieces *= -(-self.image_words // cut.depth)
         groups = -(-self.groups // cut.batch)
-        steps = cut.strip * shapes.grad[1] * cut.depth
+        steps = cut.strip * window.out[1] * cut.depth
         held, made = self._words(cut)
-        taps = shapes.kernel[0] * shapes.kernel[1]
+        taps = window.kernel[0] * window.kernel[1]
         rows = -(-cut.tile // config.pixels) * taps
-        array = cut.batch * rows * max(steps, config.drain) + shapes.kernel[1] * config.drain
+        array = cut.batch * rows * max(steps, config.drain) + window.kernel[1] * config.drain
         word = max(1.0, config.word_bytes / config.constants.bytes_per_cycle)
         moved = (held / groups + cut.batch * steps * config.outputs) * word + made * max(2.0, word)
         return pieces * groups * max(array, moved)
@@ -144,7 +132,7 @@ class Gradient(Program):
     def _choose(self) -> _Cut:
         best = min(self._cuts(), key=self._cost, default=None)
         if best is None:
-            words = sum(self._words(_Cut(1, 1, min(self.shapes.channels, self.config.pixels), 1)))
+            words = sum(self._words(_Cut(1, 1, min(self.window.channels, self.config.pixels), 1)))
             raise ModelError(
                 f"a row of the gradient and what it meets take {words} words of "
                 f"{self.config.feature_words // 2}",
@@ -157,7 +145,7 @@ class Gradient(Program):
         cut = self.cut
         for tile in range(self.tiles):
             for words in _parts(self.image_words, cut.depth):
-                for rows in _parts(self.shapes.grad[0], cut.strip):
+                for rows in _parts(self.window.out[0], cut.strip):
                     for groups in _parts(self.groups, cut.batch):
                         yield _Piece(tile, words, rows, groups)
 
@@ -186,11 +174,11 @@ class Gradient(Program):
 
     def _weight_rows(self, piece: _Piece) -> int:
         count = (piece.groups[1] - piece.groups[0]) * (piece.words[1] - piece.words[0])
-        return count * (piece.rows[1] - piece.rows[0]) * self.shapes.grad[1]
+        return count * (piece.rows[1] - piece.rows[0]) * self.window.out[1]
 
     def _grad_at(self, piece: _Piece) -> int:
         """Where a piece's part of g lies: by words of images, strips, output groups."""
-        pixels, across = self.shapes.grad[0] * self.shapes.grad[1], self.shapes.grad[1]
+        pixels, across = self.window.out[0] * self.window.out[1], self.window.out[1]
         depth = piece.words[1] - piece.words[0]
         start = piece.words[0] * self.groups * pixels
         start += piece.rows[0] * across * self.groups * depth
@@ -198,8 +186,8 @@ class Gradient(Program):
         return self._g + start * self.config.outputs
 
     def _load_input(self, piece: _Piece, turn: int) -> Action:
-        height, width = self.shapes.size
-        first, end = self.shapes.input_rows(*piece.rows)
+        height, width = self.window.size
+        first, end = self.window.input_rows(*piece.rows)
         row, depth = width * self.cut.tile, piece.words[1] - piece.words[0]
         at = (piece.tile * self.image_words + piece.words[0]) * height + first
         memory, base, each = self._x + at * row, self._base(turn), (end - first) * row
@@ -215,24 +203,24 @@ class Gradient(Program):
 
     def _execs(self, piece: _Piece, base: int, place: int, weights: int) -> Iterator[Action]:
         """One for each column of the kernel: its rows are groups of the array's pixels."""
-        shapes, config, tile = self.shapes, self.config, self.cut.tile
-        (height, width), (kh, kw) = shapes.size, shapes.kernel
-        first, end = shapes.input_rows(*piece.rows)
+        window, config, tile = self.window, self.config, self.cut.tile
+        (height, width), (kh, kw) = window.size, window.kernel
+        first, end = window.input_rows(*piece.rows)
         down, across = width * tile, piece.groups[1] - piece.groups[0]
         depth = piece.words[1] - piece.words[0]
-        count = min(tile, shapes.channels - piece.tile * tile)
+        count = min(tile, window.channels - piece.tile * tile)
         groups = -(-count // config.pixels)
         given = Input(
-            pixel=1, row=shapes.dilation[0] * down % (1 << 16), tap_x=shapes.stride[1] * tile,
-            tap_y=shapes.stride[0] * down % (1 << 16), height=height, width=width,
-            plane=(end - first) * down % (1 << 16), stride_y=shapes.dilation[0], stride_x=0,
-            dilation_y=shapes.stride[0], dilation_x=shapes.stride[1], patch=config.pixel_bits,
+            pixel=1, row=window.dilation[0] * down % (1 << 16), tap_x=window.stride[1] * tile,
+            tap_y=window.stride[0] * down % (1 << 16), height=height, width=width,
+            plane=(end - first) * down % (1 << 16), stride_y=window.dilation[0], stride_x=0,
+            dilation_y=window.stride[0], dilation_x=window.stride[1], patch=config.pixel_bits,
             signed_rest=1,
         )  # fmt: skip
         finish = Output(
             plane=kh * kw * tile, row=kw * tile, post=Post.REQUANT, result=Result.RAW
         )  # fmt: skip
-        y = piece.rows[0] * shapes.stride[0] - shapes.padding[0]
+        y = piece.rows[0] * window.stride[0] - window.padding[0]
         records = config.outputs // 8
         parameters = piece.groups[0] * records, piece.groups[1] * records
         accesses = (
@@ -244,20 +232,20 @@ class Gradient(Program):
             Access(Space.PARAMETERS, parameters[0], parameters[1], False),
         )  # fmt: skip
         for column in range(kw):
-            x = column * shapes.dilation[1] - shapes.padding[1]
+            x = column * window.dilation[1] - window.padding[1]
             start = base + (y - first) * down + x * tile
             job = Exec(
                 features=start % config.feature_words, weights=weights,
                 parameters=parameters[0], out=place + column * tile,
                 y=y, x=x, groups_y=kh, groups_x=groups,
                 last_x=count - (groups - 1) * config.pixels,
-                kh=piece.rows[1] - piece.rows[0], kw=shapes.grad[1],
+                kh=piece.rows[1] - piece.rows[0], kw=window.out[1],
                 kc=depth, outputs=across,
             )  # fmt: skip
             yield Action(job, accesses, "gradient", (given, finish))
 
     def _store(self, piece: _Piece, place: int) -> Action:
-        kh, kw = self.shapes.kernel
+        kh, kw = self.window.kernel
         words = (piece.groups[1] - piece.groups[0]) * self.planes * kh * kw * self.cut.tile
         memory = self._out[piece] = self.area(words)
         store = Store(memory=memory, x=words, address=place)
@@ -271,9 +259,9 @@ class Gradient(Program):
         """Input (N, C, H, W) and gradient of the output (N, O, H', W'), int8."""
         lanes, outputs, tile = self.config.lanes, self.config.outputs, self.cut.tile
         x = padded(padded(left, 0, lanes), 1, tile)
-        x = x.reshape(self.image_words, lanes, self.tiles, tile, *self.shapes.size)
+        x = x.reshape(self.image_words, lanes, self.tiles, tile, *self.window.size)
         g = padded(padded(right, 0, lanes), 1, outputs)
-        g = g.reshape(self.image_words, lanes, self.groups, outputs, *self.shapes.grad)
+        g = g.reshape(self.image_words, lanes, self.groups, outputs, *self.window.out)
         found = [(self._x, x.transpose(2, 0, 4, 5, 3, 1))]
         g = g.transpose(2, 0, 4, 5, 3, 1)  # group, word, y, x, output, image
         for piece in self._pieces():
@@ -286,7 +274,7 @@ class Gradient(Program):
 
     def results(self, words: Bytes) -> Levels:
         """(O, C, KH, KW), the sums of all pieces."""
-        (kh, kw), outputs, tile = self.shapes.kernel, self.config.outputs, self.cut.tile
+        (kh, kw), outputs, tile = self.window.kernel, self.config.outputs, self.cut.tile
         total = np.zeros((self.groups * outputs, self.tiles * tile, kh, kw), np.int64)
         for piece, start in self._out.items():
             count = piece.groups[1] - piece.groups[0]
@@ -297,7 +285,7 @@ class Gradient(Program):
             rows = slice(piece.groups[0] * outputs, piece.groups[1] * outputs)
             columns = slice(piece.tile * tile, (piece.tile + 1) * tile)
             total[rows, columns] += part
-        return total[: self.shapes.kernels, : self.shapes.channels]
+        return total[: self.window.kernels, : self.window.channels]
 
 
 def _parts(whole: int, step: int) -> Iterator[Pair]:

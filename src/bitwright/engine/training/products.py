@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import ModelError
 from bitwright.engine.config import EngineConfig
-from bitwright.engine.training.gradient import Gradient, Shapes
-from bitwright.engine.training.program import Program
-from bitwright.engine.training.sliding import Pair, Sliding, Window
+from bitwright.engine.training.gradient import Gradient
+from bitwright.engine.training.program import Pair, Program, Window
+from bitwright.engine.training.sliding import Sliding
 from bitwright.low_precision.costs.network import LayerWork
 from bitwright.quantize.spec import Product
 
@@ -117,17 +117,15 @@ def _programs(
     images, groups = work.input[0], work.groups
     size, out, kernel = (_pair(shape[2:]) for shape in (work.input, work.output, work.weight))
     channels, kernels = work.weight[1], work.weight[0] // groups
+    moves = (work.stride, work.dilation, work.padding)
+    window = Window(images, channels, size, kernels, kernel, out, *moves)
     if product is Product.GRAD_WEIGHT:
-        moves = (work.stride, work.dilation, work.padding)
-        shapes = Shapes(images, channels, size, kernels, out, kernel, *moves)
-        gradient = Gradient(shapes, config)
+        gradient = Gradient(window, config)
         for group in range(groups):
             yield TrainingProgram(product, gradient, group, groups)
         return
     flat = size == out == kernel == (1, 1)
     if product is Product.FORWARD:
-        moves = (work.stride, work.dilation, work.padding)
-        window = Window(images, channels, size, kernels, kernel, out, *moves)
         sliding = Sliding(_flattened(window) if flat else window, config, shift)
         for group in range(groups):
             yield TrainingProgram(product, sliding, group, groups, flat=flat)

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.errors import ModelError
 from bitwright.engine.compiler.finish import parameter_bytes
 from bitwright.engine.compiler.schedule import program_of
 from bitwright.engine.compiler.steps import Access, Action, Space, Step
@@ -22,8 +23,52 @@ from bitwright.engine.isa import Buffer, Instruction, Load, Result, Store
 
 Bytes = NDArray[np.uint8]
 Levels = NDArray[Any]
+Pair = tuple[int, int]
+#: Rows, columns and output groups of an EXEC, at most: its fields have 8 bits.
+MOST = 255
 #: Words behind the last one that the fetcher may read.
 _READ_AHEAD = 32
+
+
+@dataclass(frozen=True)
+class Window:
+    """Shapes of a convolution: images (N, C, H, W), kernels (O, C, KH, KW), results (N, O, H', W').
+
+    Attributes:
+        padding: zeros above and left; below zero, rows and columns left out.
+    """
+
+    images: int
+    channels: int
+    size: Pair
+    kernels: int
+    kernel: Pair
+    out: Pair
+    stride: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    padding: Pair = (0, 0)
+
+    def input_rows(self, first: int, end: int) -> Pair:
+        """Rows of an image that rows ``first .. end - 1`` of the result read; one at least."""
+        low = first * self.stride[0] - self.padding[0]
+        high = (end - 1) * self.stride[0] + (self.kernel[0] - 1) * self.dilation[0]
+        low = max(0, min(low, self.size[0] - 1))
+        return low, max(low + 1, min(high - self.padding[0] + 1, self.size[0]))
+
+
+def check_taps(window: Window, config: EngineConfig) -> None:
+    """Refuse a kernel that an EXEC has no numbers for.
+
+    Raises:
+        ModelError: it has more than 255 rows or columns.
+    """
+    height, width = window.kernel
+    if max(height, width) > MOST:
+        raise ModelError(
+            f"a kernel of {height} x {width} taps; an instruction has at most {MOST} of each",
+            where=f"engine {config.name}",
+            hint="leave this layer to another engine",
+        )
 
 
 class Program(ABC):
@@ -58,7 +103,8 @@ class Program(ABC):
         return self.config.raw_words if self.post.result == Result.RAW else 1
 
     def load_parameters(self) -> Action:
-        """All of them, at row 0."""
+        """All of them, at row 0. Those that are more than the memory has rows fall on the first
+        ones again, which does no harm: all lanes have the same."""
         words = parameter_bytes(self.post, self.config).size // self.config.lanes
         rows = words // self.config.parameter_row_words
         load = Load(buffer=Buffer.PARAMETERS, memory=self._parameters, x=words)

@@ -7,8 +7,6 @@ turns in two places each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bitwright.base.errors import ModelError
@@ -17,28 +15,16 @@ from bitwright.engine.compiler.steps import Access, Action, Space, Step
 from bitwright.engine.compiler.values import SIGNED, Layer, Part, Value
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.isa import Buffer, Load, Store, WeightOrder
-from bitwright.engine.training.program import Bytes, Levels, Program, padded
-
-Pair = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Window:
-    """Shapes of a convolution: images (N, C, H, W), kernels (O, C, KH, KW), (N, O, H', W').
-
-    Attributes:
-        padding: zeros above and left; below zero, rows and columns left out.
-    """
-
-    images: int
-    channels: int
-    size: Pair
-    kernels: int
-    kernel: Pair
-    out: Pair
-    stride: Pair = (1, 1)
-    dilation: Pair = (1, 1)
-    padding: Pair = (0, 0)
+from bitwright.engine.training.program import (
+    MOST,
+    Bytes,
+    Levels,
+    Pair,
+    Program,
+    Window,
+    check_taps,
+    padded,
+)
 
 
 class Sliding(Program):
@@ -58,7 +44,8 @@ class Sliding(Program):
         super().__init__(config, self.groups * config.outputs, shift)
         height, width = window.size
         self.rows = self.inputs * window.kernel[0] * window.kernel[1]
-        if self.rows > config.weight_rows or max(window.kernel) > 255:
+        check_taps(window, config)
+        if self.rows > config.weight_rows:
             raise ModelError(
                 f"an output group needs {self.rows} rows of weights of {config.weight_rows}",
                 where=f"engine {config.name}",
@@ -111,7 +98,7 @@ class Sliding(Program):
         config, rows = self.config, self.rows
         whole = self.groups * rows <= config.weight_rows
         most = self.groups if whole else max(1, config.weight_rows // 2 // rows)
-        most = min(most, 255)
+        most = min(most, MOST)
         loads, row = [self.load_parameters()], 0
         for first in range(0, self.groups, most):
             count = min(most, self.groups - first)

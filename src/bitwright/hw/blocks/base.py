@@ -190,6 +190,17 @@ class Block(ABC):
         """
         return None
 
+    @property
+    def lut_words(self) -> int:
+        """Words of its buffer if that is a LUT RAM, which is read in one cycle; else 0."""
+        if self.buffer is None or self.string("ram_style") != "distributed":
+            return 0
+        return self.buffer[0]
+
+    def chooses_words(self, family: str) -> bool:
+        """Whether a word is chosen behind a block RAM that gives several at a time."""
+        return False
+
     @abstractmethod
     def firing(self) -> Firing:
         """When beats are taken and made; see `Firing`."""

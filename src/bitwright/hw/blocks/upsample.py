@@ -17,7 +17,7 @@ from bitwright.hw.memory import STYLE_CODES
 class Upsample(ChannelBlock):
     """Repeats pixels and rows from a buffer of one row; module `stream_upsample`."""
 
-    LATENCY = 2
+    LATENCY = 3
 
     @property
     def fold(self) -> int:
@@ -45,8 +45,10 @@ class Upsample(ChannelBlock):
 
     def features(self, family: str) -> dict[str, float]:
         counters = sum(n.bit_length() for n in (*self.node.ints("factor"), self.fold))
+        width = self.outputs[0].width
         return {
-            "width": self.outputs[0].width,
+            "width": width,
+            "behind": 0 if self.string("ram_style") == "block" else width,
             "counter": counters,
             "address": self.depth.bit_length(),
         }

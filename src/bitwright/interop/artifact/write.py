@@ -19,6 +19,7 @@ from bitwright.base.memory import room_for
 from bitwright.base.tools.python import python
 from bitwright.interop.artifact.network_h import arena, network_h
 from bitwright.interop.artifact.packing import Packed, pack
+from bitwright.interop.artifact.replay import OPERATIONS
 from bitwright.ir import Graph, IntArray, Node, random_feeds
 from bitwright.ir.footprint import frames_within
 
@@ -79,12 +80,14 @@ def export_artifact(
             random frames are drawn as fit.
 
     Raises:
-        GraphError: a level needs more than 32 bits, or all levels of a frame take too much memory.
+        GraphError: an operation has no form in it, a level needs more than 32 bits, or all levels
+            of a frame take too much memory.
         RunError: the folder holds something else.
         MismatchError: the replay gives other values (a bug).
         ToolError: the replay cannot be run.
     """
     _check_place(path)
+    _check_operations(graph)
     _check_widths(graph)
     most = room_for(chosen=True) if room is None else room
     frames = frames_within(graph, frames, most, "artifact", edges=True)
@@ -112,6 +115,16 @@ def _check_place(path: Path) -> None:
         raise RunError(
             "is there already and is no artefact", where=str(path), hint="name another folder"
         )
+
+
+def _check_operations(graph: Graph) -> None:
+    for node in graph:
+        if node.op not in OPERATIONS:
+            raise GraphError(
+                f"{node.op} has no form in the artefact",
+                where=node.name,
+                hint=f"it replays {', '.join(OPERATIONS)}",
+            )
 
 
 def _check_widths(graph: Graph) -> None:

@@ -9,7 +9,7 @@ tables 5.2 and 5.3 (specification 004, 2.1).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from bitwright.low_precision.costs.network import LayerWork, Network
@@ -59,6 +59,11 @@ class ConvolutionJob:
     inp_dilation: Pair = (1, 1)
     kern_dilation: Pair = (1, 1)
     padding: Pair = (0, 0)
+
+    @property
+    def shape(self) -> ConvolutionJob:
+        """Without the layer's name: all that its kernels and cycles depend on."""
+        return replace(self, layer="")
 
     @property
     def is_weight_gradient(self) -> bool:

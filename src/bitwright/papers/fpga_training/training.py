@@ -68,7 +68,9 @@ class SimulatedEngine(Engine):
     ) -> Tensor:
         images, kernels, outputs = shapes_of(product, tuple(left.shape), tuple(right.shape), size)
         moves = (geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
-        work = LayerWork("", "conv", images, kernels, outputs, *moves)
+        # Engines are not told which layer it is: messages and counts have its shapes.
+        name = " by ".join("x".join(map(str, shape)) for shape in (images, kernels))
+        work = LayerWork(name, "conv", images, kernels, outputs, *moves)
         a, b = left.tensor.detach().numpy(), right.tensor.detach().numpy()
         groups = geometry.groups
         # Which axis of each operand and of the result has the channels of a group.

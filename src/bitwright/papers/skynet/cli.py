@@ -116,7 +116,7 @@ def _tell(output: Output, found: SearchResult) -> None:
     if output.answered(
         {
             "chosen": found.chosen.candidate.to_options(),
-            "ms": found.chosen.measured.latency_ms,
+            "ms": found.chosen.measured.time_ms,
             "accuracy": found.chosen.measured.accuracy,
             "candidates": len(found.trials),
             "files": {kind: str(path) for kind, path in found.paths.items()},
@@ -126,7 +126,7 @@ def _tell(output: Output, found: SearchResult) -> None:
     output.results(found.table)
     known = found.chosen.measured
     output.say(
-        f"chosen: {found.chosen.candidate.name}, {known.latency_ms:.3g} ms, {known.accuracy:.4g}; "
+        f"chosen: {found.chosen.candidate.name}, {known.time_ms:.3g} ms, {known.accuracy:.4g}; "
         f"bitwright build {found.paths['recipe']}"
     )
 

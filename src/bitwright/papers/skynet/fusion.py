@@ -170,11 +170,11 @@ def chains_of(graph: Graph) -> tuple[tuple[Window, ...], ...]:
 
 
 def _window(graph: Graph, node: Node) -> Window | None:
-    if node.op not in ("conv", "max_pool", "sum_pool"):
+    weight = node.params.get("weight")
+    if node.op not in ("max_pool", "sum_pool") and (weight is None or weight.ndim != 4):
         return None
     before, after = graph.types[node.inputs[0]].shape, graph.types[node.output].shape
-    if node.op == "conv":
-        weight = node.params["weight"]
+    if weight is not None:
         spread = zip(weight.shape[1:3], node.ints("dilation"), strict=True)
         kernel = max(1 + (int(side) - 1) * step for side, step in spread)
         macs = int(weight.size)

@@ -36,6 +36,7 @@ from bitwright.hw.names import instance_names
 from bitwright.hw.options import FillGoal, Goal, RateGoal
 from bitwright.hw.own import register_named
 from bitwright.hw.partition import Partition
+from bitwright.hw.reads import reads_of
 from bitwright.hw.search import search_folding
 from bitwright.hw.template import template
 from bitwright.hw.tokens import check_tokens_if_fast
@@ -345,7 +346,8 @@ def predicted_clock(hardware: Graph, target: Target) -> Prediction | None:
     """Fmax of a design on its target, in the serial shell where its board has one."""
     lut, shell = graph_resources(hardware, target.family).lut, _link(hardware, target) is not None
     adders = max((node.integer("adders") for node in hardware if "adders" in node.attrs), default=1)
-    return predicted_fmax(target, lut, shell=shell, adders=adders)
+    reads = reads_of(hardware, target.family)
+    return predicted_fmax(target, lut, shell=shell, adders=adders, reads=reads)
 
 
 def describe_mapping(hardware: Graph, target: Target, wanted: HardwareSection) -> MapResult:

@@ -88,9 +88,10 @@ module mac_sum #(
   assign start = first_i ? AccWidth'($signed(init_i)) : acc_q;
 
   if (Rounded) begin : gen_rounded
-    // Half of what is dropped, and one bit more for it; then one more for the accumulator's sum.
-    localparam int GivenWidth = SumWidth + 2;
-    localparam int KeptWidth  = GivenWidth > Drop + 1 ? GivenWidth - Drop : 1;
+    // Half of what is dropped needs a bit more than the sum, and its own bits and a sign where more
+    // is dropped than the sum has; then one more for the accumulator's sum.
+    localparam int GivenWidth = SumWidth + 2 > Drop + 1 ? SumWidth + 2 : Drop + 1;
+    localparam int KeptWidth  = GivenWidth - Drop;
     localparam int NextWidth  = (KeptWidth > AccWidth ? KeptWidth : AccWidth) + 1;
     localparam bit [GivenWidth-1:0] Half = Drop > 0 ? GivenWidth'(1) << (Drop > 0 ? Drop - 1 : 0)
                                                     : '0;
@@ -99,7 +100,8 @@ module mac_sum #(
     logic signed [NextWidth-1:0]  exact;
     logic                         fits;
 
-    assign given = {{2{TopSigned & sum[SumWidth-1]}}, sum} + GivenWidth'(now[0]) + Half;
+    assign given = {{(GivenWidth-SumWidth){TopSigned & sum[SumWidth-1]}}, sum}
+                 + GivenWidth'(now[0]) + Half;
     assign kept  = KeptWidth'(given >>> Drop);
     assign exact = NextWidth'($signed(start)) + NextWidth'(kept);
     // It fits if all bits from the accumulator's sign on are equal.

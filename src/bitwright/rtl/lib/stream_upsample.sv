@@ -2,7 +2,7 @@
 // Nearest neighbour: every pixel FactorH times in its row, every row FactorV times. Frames of Cols
 // pixels a row, Fold beats a pixel. One output beat a cycle: FactorV*FactorH output beats for each
 // input beat, no bubble. A beat is accepted when it is first needed (first copy of its row, first
-// copy of its pixel) and is on the output 2 cycles later; copies come from a buffer of one row, or
+// copy of its pixel) and is on the output 3 cycles later; copies come from a buffer of one row, or
 // of one pixel for FactorV = 1; in_ready_o is low meanwhile. Output stalls stop the pipeline.
 `default_nettype none
 module stream_upsample #(
@@ -75,17 +75,21 @@ module stream_upsample #(
     end
   end
 
-  logic                 valid_q, fresh1_q;
-  logic [DataWidth-1:0] data_q, copy;
+  // Behind the buffer a plain register: a block RAM has it inside.
+  logic                 valid1_q, valid2_q, fresh1_q, fresh2_q;
+  logic [DataWidth-1:0] data1_q, data2_q, copy1, copy2_q;
 
   always_ff @(posedge clk_i) begin : p_valid
-    if (!rst_ni) valid_q <= 1'b0;
-    else if (en) valid_q <= issue;
+    if (!rst_ni) {valid2_q, valid1_q} <= '0;
+    else if (en) {valid2_q, valid1_q} <= {valid1_q, issue};
   end
   always_ff @(posedge clk_i) begin : p_data
     if (en) begin
-      data_q   <= in_data_i;
+      data1_q  <= in_data_i;
+      data2_q  <= data1_q;
+      copy2_q  <= copy1;
       fresh1_q <= fresh_q;
+      fresh2_q <= fresh1_q;
     end
   end
 
@@ -93,17 +97,17 @@ module stream_upsample #(
     mem_ram #(.Width(DataWidth), .Depth(Words), .Style(RamStyle)) i_ram (
       .clk_i,
       .wr_en_i(issue & fresh_q), .wr_addr_i(addr_q), .wr_data_i(in_data_i),
-      .rd_en_i(issue & ~fresh_q), .rd_addr_i(addr_q), .rd_data_o(copy)
+      .rd_en_i(issue & ~fresh_q), .rd_addr_i(addr_q), .rd_data_o(copy1)
     );
   end else begin : gen_none
-    assign copy = data_q;
+    assign copy1 = data1_q;
     logic unused;
     assign unused = &{1'b0, addr_q};
   end
 
   stream_skid #(.Width(DataWidth)) i_skid (
     .clk_i, .rst_ni,
-    .in_valid_i(valid_q), .in_ready_o(en), .in_data_i(fresh1_q ? data_q : copy),
+    .in_valid_i(valid2_q), .in_ready_o(en), .in_data_i(fresh2_q ? data2_q : copy2_q),
     .out_valid_o, .out_ready_i, .out_data_o
   );
 

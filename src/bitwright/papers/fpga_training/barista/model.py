@@ -42,7 +42,7 @@ FLOAT32_PRINTED = Arithmetic(32, 9, 10)
 
 
 def fixed_point(bits: int) -> Arithmetic:
-    """Fixed point of 8 to 16 bits: three blocks an element, adders of one cycle.
+    """Fixed point of 2 to 18 bits: three blocks an element, adders of one cycle.
 
     Raises:
         RecipeError: a width that one multiplier does not take.

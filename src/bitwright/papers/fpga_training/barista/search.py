@@ -54,7 +54,7 @@ def legal_tiles(
     """All <T_r, T_c, T_p> that the board has multipliers and memory for, as three arrays.
 
     Raises:
-        TargetError: none; it says what the smallest takes.
+        TargetError: no size fits the board; says what the smallest takes.
     """
     sides, depths = np.array(sorted(set(rows))), np.array(sorted(set(inner)))
     r, c, p = (grid.ravel() for grid in np.meshgrid(sides, sides, depths, indexing="ij"))

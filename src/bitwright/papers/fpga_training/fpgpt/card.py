@@ -7,7 +7,7 @@ anew only where the next one needs another kernel than the last.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from bitwright.base.errors import ModelError
 from bitwright.papers.fpga_training.devices import Board
@@ -34,7 +34,8 @@ class Card:
     Attributes:
         board: it, with the memory that holds a batch.
         numbers: that its kernels multiply.
-        library: kernels that have been built; None: the best one of each convolution is built.
+        library: kernels that have been built, of which those of its numbers count; None: the best
+            one of each convolution is built.
         programmed: the kernel on the card; None before the first.
         reconfigurations: how often it was programmed.
         ran: by convolution, layers by their names.
@@ -55,12 +56,11 @@ class Card:
             ModelError: no kernel of the library fits; the batch is larger than the card's memory.
             TargetError: no kernel at all fits the board.
         """
-        key = replace(job, layer="")
-        if key not in self._kernels:
+        if job.shape not in self._kernels:
             self._check_memory(job)
-            found = self.library.find(job) if self.library else None
-            self._kernels[key] = found or best_kernel(job, self.board, self.numbers).kernel
-        return self._kernels[key]
+            found = self.library.find(job, self.numbers) if self.library else None
+            self._kernels[job.shape] = found or best_kernel(job, self.board, self.numbers).kernel
+        return self._kernels[job.shape]
 
     def run(self, job: ConvolutionJob, inp: engine.Array, kern: engine.Array) -> engine.Array:
         """One group of channels of a convolution; tensors as `engine.run` has them.

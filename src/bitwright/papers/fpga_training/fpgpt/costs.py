@@ -6,7 +6,6 @@ word length (Vink 2023, 6.1 and 6.4; specification 004, 2.5.1).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from bitwright.base.errors import TargetError
 from bitwright.base.figures import Source
@@ -32,12 +31,11 @@ _NOTES = (
 
 
 class FpgptCosts(Accelerator):
-    """FPGPT on one die of a board; float32 and fixed point of 2 to 16 bits."""
-
-    name = "fpgpt-u250"
+    """FPGPT on one die of a board (default: the U250); float32 and fixed point of 2 to 16 bits."""
 
     def __init__(self, board: Board | None = None) -> None:
         self.board = board or load_board("u250")
+        self.name = f"fpgpt-{self.board.name}"
 
     def computes(self, level: str) -> bool:
         found = parse_level(level).format
@@ -61,10 +59,10 @@ class FpgptCosts(Accelerator):
         found: dict[ConvolutionJob, float] = {}
         parts = []
         for job in jobs:
-            key = replace(job, layer="")
-            if key not in found:
+            if job.shape not in found:
                 taken = best_kernel(job, self.board, numbers).cycles
-                found[key] = taken / self.board.clock_hz
-            cost = Cost(found[key], found[key] * self.board.watts)
+                found[job.shape] = taken / self.board.clock_hz
+            seconds = found[job.shape]
+            cost = Cost(seconds, seconds * self.board.watts)
             parts.append(PartCost(job.layer, job.product.value, cost, f"{numbers.bits} bits"))
         return parts

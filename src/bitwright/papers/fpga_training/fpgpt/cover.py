@@ -92,7 +92,7 @@ def _grown(sharing: Sharing, jobs: Sequence[int]) -> Iterator[Kernel]:
         return
     columns, rows = (np.array(side) for side in zip(*sorted(sizes), strict=True))
     port = sharing.board.port_bits
-    shapes = {sharing.shape(index): index for index in jobs}
+    shapes = {sharing.jobs[index].shape: index for index in jobs}
     own, within = [], []
     for index in shapes.values():
         own.append(kernel_for(sharing.jobs[index], columns, rows, sharing.numbers, port))

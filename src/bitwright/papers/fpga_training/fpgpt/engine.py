@@ -72,8 +72,9 @@ def gather(channel: Array, kernel: Kernel, read: Windows) -> Array:
     burst = channel[read.start : read.start + kernel.channel]
     used = read.place[~read.zero]
     if used.size and (used.min() < 0 or used.max() >= len(burst)):
+        wrong = int(used.min() if used.min() < 0 else used.max())
         raise ModelError(
-            f"a window needs word {int(used.max())} of a line buffer of {len(burst)} words",
+            f"a window needs word {wrong} of a line buffer of {len(burst)} words",
             hint="take a kernel that fits the convolution (`kernel.fits`)",
         )
     place = np.where(read.zero, 0, read.place)

@@ -8,7 +8,7 @@ merging, or by choosing the fewest from a pool that covers every convolution wit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,12 +62,13 @@ def best_kernel(
     Raises:
         TargetError: no kernel of this convolution fits; which memory is too small.
     """
-    found = tried(job, board, numbers, share)
+    limit = share or share_of(board)
+    found = tried(job, board, numbers, limit)
     if not len(found.cycles):
         smallest = kernel_for(job, 1, 1, numbers, board.port_bits)
         raise TargetError(
             f"no kernel fits the {job.product.value} of {job.layer!r}: even with one element, "
-            f"{why_not(smallest, board)}",
+            f"{why_not(smallest, board, limit)}",
             where=board.name,
             hint="run this layer on the CPU (leave it out of the list of layers), or take a board "
             "with more memory",
@@ -99,19 +100,14 @@ class Sharing:
         self.share = share_of(board)
         found: dict[ConvolutionJob, Tried] = {}
         for job in self.jobs:
-            key = _shape(job)
-            if key not in found:
-                found[key] = best_kernel(job, board, numbers, self.share)
-        self.best = [found[_shape(job)] for job in self.jobs]
+            if job.shape not in found:
+                found[job.shape] = best_kernel(job, board, numbers, self.share)
+        self.best = [found[job.shape] for job in self.jobs]
         self._penalties: dict[tuple[Kernel, ConvolutionJob], float] = {}
-
-    def shape(self, index: int) -> ConvolutionJob:
-        """A convolution without its layer's name: what its cycles depend on."""
-        return _shape(self.jobs[index])
 
     def penalty(self, kernel: Kernel, index: int) -> float:
         """Relative loss of a convolution on a kernel (5.24), infinite where it does not fit."""
-        key = kernel, _shape(self.jobs[index])
+        key = kernel, self.jobs[index].shape
         if key not in self._penalties:
             self._penalties[key] = float(self.penalties(Kernel.together([kernel]), index)[0])
         return self._penalties[key]
@@ -175,11 +171,6 @@ class Sharing:
                     groups.append(Group(first.kernel, stay))
             groups.sort(key=lambda group: len(group.members))
         return groups
-
-
-def _shape(job: ConvolutionJob) -> ConvolutionJob:
-    """A job without its layer's name: what its cycles depend on."""
-    return replace(job, layer="")
 
 
 def kernel_map(jobs: Sequence[ConvolutionJob], groups: Sequence[Group]) -> Mapping[int, int]:

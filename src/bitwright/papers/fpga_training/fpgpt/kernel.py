@@ -35,6 +35,9 @@ class Numbers:
     dsp: int = 9
     reduction: int = 8
 
+    def __str__(self) -> str:
+        return "float32" if self == FLOAT32 else f"{self.bits} bits"
+
     def band(self, port_bits: int) -> int:
         """BAND, words an access of the memory port (equation of 2.5.1: whole words only).
 
@@ -159,7 +162,7 @@ def line_buffer(job: ConvolutionJob, columns: int) -> LineBuffer:
     width, words = job.inp[1], job.inp[0] * job.inp[1]
     first = np.arange(0, job.positions, columns)
     last = np.minimum(first + columns, job.positions) - 1
-    origin = _origins(_shape(job))
+    origin = _origins(_windows_of(job))
     span = int((origin[last] - origin[first]).max()) + 1
     reach = [
         (size - 1) // zeros for size, zeros in zip(job.dilated_kern, job.inp_dilation, strict=True)
@@ -171,12 +174,12 @@ def line_buffer(job: ConvolutionJob, columns: int) -> LineBuffer:
 
 def reads(job: ConvolutionJob, columns: int) -> tuple[np.ndarray, np.ndarray]:
     """First and last stored word of a channel that each group of X positions reads."""
-    first, last = _reach(_shape(job))
+    first, last = _reach(_windows_of(job))
     groups = np.arange(0, job.positions, columns)
     return np.minimum.reduceat(first, groups), np.maximum.reduceat(last, groups)
 
 
-def _shape(job: ConvolutionJob) -> ConvolutionJob:
+def _windows_of(job: ConvolutionJob) -> ConvolutionJob:
     """A job without what its windows do not depend on."""
     return replace(
         job, layer="", product=Product.FORWARD, groups=1, accumulated=1, images=1, channels=1,

@@ -7,6 +7,7 @@ networks share: before one is built, it is looked for here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from bitwright.papers.fpga_training.jobs import ConvolutionJob
 
 _Count = Annotated[int, Field(ge=1, le=1 << 40)]
 _MOST = 10_000
+_SAVED = re.compile(r"kernel-\d+\.toml")
 
 
 class KernelFile(Strict):
@@ -66,26 +68,28 @@ class Library:
 
     kernels: tuple[Kernel, ...]
 
-    def find(self, job: ConvolutionJob) -> Kernel:
-        """The kernel with which a convolution takes least cycles, of those that it fits.
+    def find(self, job: ConvolutionJob, numbers: Numbers) -> Kernel:
+        """The kernel of these numbers with which a convolution takes least cycles, of those that it
+        fits.
 
         Raises:
             ModelError: it fits none; which parameter of the nearest one is too small.
         """
-        able = [kernel for kernel in self.kernels if fits(kernel, job)]
+        able = [k for k in self.kernels if k.numbers == numbers and fits(k, job)]
         if able:
             return min(able, key=lambda kernel: int(cycles(job, kernel).total))
         raise ModelError(
             f"none of {len(self.kernels)} kernels runs the {job.product.value} of {job.layer!r}: "
-            + self._why_none(job),
+            + self._why_none(job, numbers),
             hint="build a kernel for it (`explore.best_kernel`), or leave the layer to the CPU",
         )
 
-    def _why_none(self, job: ConvolutionJob) -> str:
+    def _why_none(self, job: ConvolutionJob, numbers: Numbers) -> str:
         variant = "weight gradients" if job.is_weight_gradient else "forward and input gradients"
-        same = [k for k in self.kernels if k.weight_gradient == job.is_weight_gradient]
+        kind = (job.is_weight_gradient, numbers)
+        same = [k for k in self.kernels if (k.weight_gradient, k.numbers) == kind]
         if not same:
-            return f"none was built for {variant}"
+            return f"none was built for {variant} in {numbers}"
         faults = []
         for kernel in same:
             port = kernel.band * kernel.numbers.bits
@@ -101,12 +105,17 @@ class Library:
         return f"the nearest was built for {'; '.join(nearest)}"
 
     def save(self, folder: Path) -> list[Path]:
-        """Write one file a kernel, ``kernel-NN.toml``.
+        """Write one file a kernel, ``kernel-NN.toml``, in place of those that were saved before; to
+        add to a library, save the kernels of both.
 
         Raises:
             DataError: a file cannot be written.
         """
         folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("kernel-*.toml"):
+            if _SAVED.fullmatch(old.name):
+                old.unlink()
+        digits = max(2, len(str(len(self.kernels) - 1)))  # so that names are in their order
         paths = []
         for number, kernel in enumerate(self.kernels):
             values = {name: getattr(kernel, name) for name in SIZES}
@@ -114,7 +123,7 @@ class Library:
             numbers = kernel.numbers
             values |= {"bits": numbers.bits, "dsp": numbers.dsp, "reduction": numbers.reduction}
             lines = [f"{name} = {str(value).lower()}" for name, value in values.items()]
-            paths.append(folder / f"kernel-{number:02d}.toml")
+            paths.append(folder / f"kernel-{number:0{digits}d}.toml")
             atomic_write(paths[-1], "\n".join(lines) + "\n")
         return paths
 

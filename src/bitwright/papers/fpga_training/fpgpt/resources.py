@@ -128,14 +128,16 @@ def placeable(kernels: Kernel, board: Board, share: Share | None = None) -> Any:
     return found & (kernels.dsp <= limit.dsp)
 
 
-def why_not(kernel: Kernel, board: Board) -> str:
+def why_not(kernel: Kernel, board: Board, limit: Share) -> str:
     """In words, what a kernel takes too much of: multipliers, or which tensor's memory."""
-    limit = share_of(board)
     if kernel.dsp > limit.dsp:
         return f"{kernel.elements} elements take {kernel.dsp} multiplier blocks of {limit.dsp}"
     parts, bits = partitions(kernel), kernel.numbers.bits
     blocks = {name: part.blocks(board.bram, bits) for name, part in parts.items()}
     worst = max(blocks, key=lambda name: blocks[name])
+    if blocks[worst] <= limit.bram:
+        taken = ", ".join(f"{name.upper()} {count}" for name, count in blocks.items())
+        return f"the memories take {taken} of {limit.bram} blocks"
     part = parts[worst]
     return (
         f"the memory of {worst.upper()} takes {blocks[worst]} of {limit.bram} blocks "

@@ -111,8 +111,8 @@ def run_search(request: SearchRequest, progress: Progress = no_progress) -> Sear
     if not meets:
         raise TargetError(
             f"none of {len(trials)} candidates takes {target:g} ms or less; the nearest is "
-            f"{chosen.candidate.name} with {chosen.measured.latency_ms:.3g} ms, "
-            f"{chosen.measured.accuracy:.4g} {request.recipe.task.name}",
+            f"{chosen.candidate.name} with {chosen.measured.time_ms:.3g} ms and an accuracy of "
+            f"{chosen.measured.accuracy:.4g}",
             where="target",
             hint=f"a slower target, a larger device, or smaller channels; see {paths['md']}",
         )
@@ -133,9 +133,9 @@ def _sketches(request: SearchRequest, bench: Bench) -> tuple[Trial, ...]:
 def volume(trials: tuple[Trial, ...], slowest_ms: float) -> float:
     """Hypervolume of the candidates above an accuracy of 0 and up to a time, as a share of it."""
     points = [
-        (t.measured.latency_ms, t.measured.accuracy)
+        (t.measured.time_ms, t.measured.accuracy)
         for t in trials
-        if t.measured.latency_ms is not None and t.measured.accuracy is not None
+        if t.measured.time_ms is not None and t.measured.accuracy is not None
     ]
     return hypervolume(points, (slowest_ms, 0.0)) / slowest_ms
 
@@ -185,15 +185,15 @@ def _section(title: str, trials: tuple[Trial, ...]) -> Section:
         row: dict[str, Any] = {
             "candidate": trial.candidate.name,
             "epochs": trial.epochs,
-            "latency": known.latency_ms,
+            "latency": known.time_ms,
             "accuracy": known.accuracy,
             "front": "yes" if on_front else "",
             "reason": known.reason,
         }
         rows.append(row)
-        if known.latency_ms is not None and known.accuracy is not None:
+        if known.time_ms is not None and known.accuracy is not None:
             label = trial.candidate.name if on_front else ""
             series = "front" if on_front else trial.candidate.bundle
-            points.append(Point(label, series, known.latency_ms, known.accuracy))
+            points.append(Point(label, series, known.time_ms, known.accuracy))
     plot = Scatter(title, "time an image, ms (predicted)", "accuracy", tuple(points), log_x=True)
     return Section(Table(title, _COLUMNS, tuple(rows)), (plot,))

@@ -53,7 +53,7 @@ def by_chance(settings: Settings, measure: Measure) -> tuple[Trial, ...]:
 
 
 def genetic(settings: Settings, measure: Measure) -> tuple[Trial, ...]:
-    """NSGA-II of Optuna over (accuracy, latency), without a target; same candidates and budget as
+    """NSGA-II of Optuna over (accuracy, time), without a target; same candidates and budget as
     `by_chance`, a population as large as the swarm.
 
     Raises:
@@ -77,10 +77,10 @@ def genetic(settings: Settings, measure: Measure) -> tuple[Trial, ...]:
         drawn = [_suggested(each, settings) for each in asked]
         for trial, candidate, known in zip(asked, drawn, measure(drawn, epochs), strict=True):
             trials.append(Trial(candidate, known, epochs))
-            if known.accuracy is None or known.latency_ms is None:
+            if known.accuracy is None or known.time_ms is None:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
             else:
-                study.tell(trial, [known.accuracy, known.latency_ms])
+                study.tell(trial, [known.accuracy, known.time_ms])
         left -= count
     return tuple(trials)
 
@@ -106,17 +106,17 @@ STRATEGIES: dict[str, Callable[[Settings, Measure], tuple[Trial, ...]]] = {
 
 
 def best_of(trials: Sequence[Trial]) -> list[Trial]:
-    """Those that no other one beats in latency and accuracy, the fastest first."""
+    """Those that no other one beats in time and accuracy, the fastest first."""
     built = [t for t in trials if t.measured.accuracy is not None]
-    points = [(t.measured.latency_ms or 0.0, t.measured.accuracy or 0.0) for t in built]
+    points = [(t.measured.time_ms or 0.0, t.measured.accuracy or 0.0) for t in built]
     return [built[at] for at in front(points)]
 
 
 def nearest_to(trials: Sequence[Trial], target_ms: float) -> tuple[Trial | None, bool]:
-    """The most accurate candidate that meets a latency; if none does the fastest, and False."""
-    built = [t for t in trials if t.measured.latency_ms is not None]
-    meeting = [t for t in built if (t.measured.latency_ms or 0.0) <= target_ms]
+    """The most accurate candidate that meets a target; if none does the fastest, and False."""
+    built = [t for t in trials if t.measured.time_ms is not None]
+    meeting = [t for t in built if (t.measured.time_ms or 0.0) <= target_ms]
     if meeting:
         return max(meeting, key=lambda t: t.measured.accuracy or 0.0), True
-    fastest = min(built, key=lambda t: t.measured.latency_ms or 0.0, default=None)
+    fastest = min(built, key=lambda t: t.measured.time_ms or 0.0, default=None)
     return fastest, False

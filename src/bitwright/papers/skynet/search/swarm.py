@@ -22,11 +22,11 @@ Swarm = tuple[tuple[Candidate, ...], ...]
 
 @dataclass(frozen=True)
 class Fitness:
-    """``accuracy + alpha * (latency - target)``.
+    """``accuracy + alpha * (time - target)``.
 
     Attributes:
         alpha: by millisecond; below zero.
-        target_ms: latency that is wanted.
+        target_ms: time that is wanted.
     """
 
     alpha: float
@@ -40,11 +40,11 @@ class Fitness:
                 hint="a number below zero, such as -0.01: accuracy that a millisecond is worth",
             )
 
-    def of(self, accuracy: float | None, latency_ms: float | None) -> float:
+    def of(self, accuracy: float | None, time_ms: float | None) -> float:
         """The fitness; minus infinity of what cannot be built."""
-        if accuracy is None or latency_ms is None:
+        if accuracy is None or time_ms is None:
             return -np.inf
-        return accuracy + self.alpha * (latency_ms - self.target_ms)
+        return accuracy + self.alpha * (time_ms - self.target_ms)
 
 
 @dataclass(frozen=True)
@@ -177,12 +177,13 @@ class Measured:
     Attributes:
         accuracy: by the task's first metric on validation images, the larger the better; None of
             one that cannot be built.
-        latency_ms: an image, predicted; None as well.
+        time_ms: an image, predicted: at the rate of a stream, or of a lone one, as was asked for;
+            None as well.
         reason: why it cannot be built.
     """
 
     accuracy: float | None
-    latency_ms: float | None
+    time_ms: float | None
     reason: str = ""
 
 
@@ -238,11 +239,11 @@ def search(settings: Settings, measure: Measure) -> tuple[Visit, ...]:
 
 
 def _fitness(settings: Settings, known: Measured) -> float:
-    return settings.fitness.of(known.accuracy, known.latency_ms)
+    return settings.fitness.of(known.accuracy, known.time_ms)
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Numbers of the points (latency, accuracy) that no other one beats in both, fastest first."""
+    """Numbers of the points (time, accuracy) that no other one beats in both, fastest first."""
     order = sorted(range(len(points)), key=lambda at: (points[at][0], -points[at][1]))
     kept: list[int] = []
     best = -np.inf
@@ -254,13 +255,13 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def hypervolume(points: Sequence[tuple[float, float]], worst: tuple[float, float]) -> float:
-    """Area that a front (latency, accuracy) covers up to a worst point: what is slower than its
-    latency, or less accurate, adds nothing.
+    """Area that a front (time, accuracy) covers up to a worst point: what takes longer, or is less
+    accurate, adds nothing.
     """
     inside = [p for p in points if p[0] <= worst[0] and p[1] >= worst[1]]
     area, accuracy = 0.0, worst[1]
     for at in front(inside):
-        latency, value = inside[at]
-        area += (worst[0] - latency) * (value - accuracy)
+        time, value = inside[at]
+        area += (worst[0] - time) * (value - accuracy)
         accuracy = value
     return area
