@@ -292,8 +292,10 @@ class ProductUnit(Block):
         return waits * (self.inputs[0].width + 3) + spare
 
     def chooses_words(self, family: str) -> bool:
+        if self._style_of(family) != "block" or self._rom_of(family).rows > 1:
+            return False  # a register stands before the choice
         sizes = family, self.depth, self.word_bits
-        return self.string("ram_style") == "block" and rom_brams(*sizes) < bram_count(*sizes)
+        return rom_brams(*sizes) < bram_count(*sizes)
 
     @property
     def operand_bits(self) -> int:
