@@ -25,10 +25,7 @@ from torch.nn import functional
 
 from bitwright.base.version import __version__
 from bitwright.engine import ENGINES, EngineConfig
-from bitwright.engine.checker import check_program
-from bitwright.engine.timing import simulate
-from bitwright.engine.training import training_programs
-from bitwright.engine.training.products import multiply
+from bitwright.engine.training.products import multiply, product_cycles
 from bitwright.low_precision.costs.counting import count_network
 from bitwright.low_precision.costs.network import LayerWork, Network
 from bitwright.models.factory import build_model
@@ -57,22 +54,6 @@ def network_of(name: str, batch: int) -> Network:
     if name == "example":
         return Network(name, 256, (EXAMPLE,), 0)
     return count_network(build_model(name, 10, (32, 32, 3)), (3, 32, 32), batch, name)
-
-
-def cycles_of(
-    work: LayerWork, product: Product, config: EngineConfig, memory: MemoryModel, raw: bool
-) -> int:
-    total = 0
-    programs: dict[int, int] = {}
-    for part in training_programs(work, product, config, None if raw else _SHIFT):
-        program = part.program
-        if id(program) not in programs:
-            check_program(program.program, config, program.words)
-            size = program.words * config.lanes
-            found = simulate(program.program, config, memory, size)
-            programs[id(program)] = int(found.cycles[0])
-        total += programs[id(program)]
-    return total
 
 
 def differences(work: LayerWork, config: EngineConfig, images: int) -> tuple[int, int]:
@@ -122,7 +103,7 @@ def measure(name: str, engine: str, batch: int, images: int) -> dict[str, Any]:
                 for raw in (False, True):
                     if given == "grad_weight" and not raw:
                         continue
-                    found = cycles_of(work, product, config, memory, raw)
+                    found = product_cycles(work, product, config, memory, None if raw else _SHIFT)
                     key = f"{given}, {'raw' if raw else '8 bits'}, {memory_name}"
                     row[key] = found
                     total = totals.setdefault(key, {"cycles": 0, "macs": 0})

@@ -226,6 +226,14 @@ def test_another_table_is_none_of_images(script: str, tmp_path: Path) -> None:
         read_database(path)
 
 
+def test_a_second_table_is_none_of_images(tmp_path: Path) -> None:
+    """What is said of its rows may be computed when the file is checked."""
+    script = "CREATE TABLE more (x CHECK (length(hex(zeroblob(30000 + x))) > 0))"
+    path = changed(tmp_path / "x.db", script)
+    with pytest.raises(DataError, match="as this program writes it, and nothing else"):
+        read_database(path)
+
+
 @pytest.mark.timeout(20)
 def test_what_else_is_in_the_file_ends_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,12 +15,17 @@ from torch import nn
 from bitwright.base.errors import ModelError, RecipeError, TargetError
 from bitwright.data import load_dataset
 from bitwright.data.splits import Keep, keep_some
+from bitwright.engine import ENGINES as OURS
+from bitwright.engine.training.products import product_cycles
 from bitwright.low_precision.arithmetic.choose import make_engine
 from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
 from bitwright.low_precision.arithmetic.geometry import Geometry, Product
 from bitwright.low_precision.arithmetic.operands import Operand
 from bitwright.low_precision.config import LowPrecision
-from bitwright.low_precision.costs.network import LayerWork
+from bitwright.low_precision.costs.formats import ladder_costs
+from bitwright.low_precision.costs.model import Variant, compare
+from bitwright.low_precision.costs.network import LayerWork, Network
+from bitwright.low_precision.costs.schedule import parse_schedule
 from bitwright.models import build_model
 from bitwright.papers.fpga_training.devices import load_board
 from bitwright.papers.fpga_training.fpgpt.card import Card
@@ -29,6 +34,7 @@ from bitwright.papers.fpga_training.fpgpt.explore import best_kernel
 from bitwright.papers.fpga_training.fpgpt.kernel import FLOAT32, fixed_point, kernel_for
 from bitwright.papers.fpga_training.fpgpt.library import library_of, load_library
 from bitwright.papers.fpga_training.jobs import convolution_job
+from bitwright.papers.fpga_training.programmed import ProgrammedCosts
 from bitwright.papers.fpga_training.training import (
     BaristaEngine,
     Conv2d,
@@ -37,6 +43,7 @@ from bitwright.papers.fpga_training.training import (
     SimulatedEngine,
     accelerate,
 )
+from bitwright.sim import MemoryModel
 from bitwright.train import TrainConfig, fit
 
 ENGINES: list[type[SimulatedEngine]] = [FpgptEngine, BaristaEngine]
@@ -213,6 +220,40 @@ def test_messages_name_the_product_though_engines_know_no_layer() -> None:
 def test_a_device_has_the_name_of_its_board() -> None:
     assert FpgptCosts().name == "fpgpt-u250"
     assert FpgptCosts(load_board("zu9eg")).name == "fpgpt-zu9eg"
+
+
+def test_forecast_on_our_engine_is_the_cycles_of_its_programs() -> None:
+    """Exact sums, or rounded (ideal); 9 to 16 bits in two digits, so four products; no float32."""
+    config, memory = OURS["e128"], MemoryModel(latency=5)
+    device = ProgrammedCosts(config, memory, mhz=50.0)
+    grad = replace(WORK, layer="b", products=("forward", "grad_weight"))
+    network = Network("two", WORK.input[0], (WORK, grad), 0, paths=("conv", "b"))
+    settings = LowPrecision.model_validate({"ladder": ["int8", "int12", "float32"]})
+    table = ladder_costs(network, device, settings, steps=3)
+    assert set(table.levels) == {"int8", "int12"} and device.name == "programmed-e128"
+    cycles = {
+        (product, shift): product_cycles(WORK, Product(product), config, memory, shift)
+        for product in WORK.products
+        for shift in (None, 3)
+    }
+    every = [*WORK.products, *grad.products]
+    raw = sum(cycles[each, None] for each in every)
+    rounded = sum(cycles[each, None if each == "grad_weight" else 3] for each in every)
+    assert rounded < raw
+    for level, variant, took in (
+        ("int8", Variant.CURRENT, raw),
+        ("int8", Variant.IDEAL, rounded),
+        ("int12", Variant.CURRENT, 4 * raw),
+        ("int12", Variant.IDEAL, 4 * raw),
+    ):
+        seconds = table.epoch(level, variant).total.seconds
+        assert seconds == pytest.approx(3 * took / 50e6), (level, variant)
+    (run,) = compare(table, [parse_schedule("int8:2", ("int8",))], [Variant.CURRENT])
+    assert run.baseline is None and "speed_up_baseline" not in run.to_json()
+    with pytest.raises(RecipeError, match="no numbers for level 'float32'"):
+        table.run(parse_schedule("int8:2,float32:1", ("int8", "float32")))
+    with pytest.raises(TargetError, match="does not compute in float32"):
+        device.costs(network, ["float32"], 1)
 
 
 def test_batch_larger_than_the_card() -> None:

@@ -138,3 +138,25 @@ def test_methods_of_ones_own() -> None:
         parse_methods([Watch(), "calibrate"])
     with pytest.raises(RecipeError, match="is no method"):
         parse_methods([f"{__name__}:not_one"])
+
+
+@pytest.mark.parametrize(("where", "count"), [("float", 3), ("quantized", 5)])
+def test_calibration_has_the_threads_that_training_has(
+    where: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums of floats depend on them, so a recipe that names them has the same scales anywhere."""
+    train = {**TINY["train"], "quantized": {"epochs": 1}}
+    train[where] = {**train[where], "threads": count}
+    recipe = recipe_from_dict({**TINY, "train": train}, base_dir=Path())
+    seen: list[int] = []
+
+    def forward(module: nn.Module, x: Tensor) -> Tensor:
+        seen.append(torch.get_num_threads())
+        return nn.functional.relu(x)
+
+    monkeypatch.setattr(nn.ReLU, "forward", forward)
+    work, before = Workspace(recipe, no_progress), torch.get_num_threads()
+    model = work.fresh_model()
+    seen.clear()
+    calibrated(work, model, no_progress, images=8)
+    assert set(seen) == {count} and torch.get_num_threads() == before

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bitwright.base.errors import DataError
@@ -74,6 +76,32 @@ def check_room(size: int, what: str, where: str, hint: str) -> None:
     if size > machine_memory():
         said = f"{what} do not fit into memory: {size / 2**30:.0f} GiB"
         raise DataError(said, where=where, hint=hint)
+
+
+class Turns:
+    """What all threads together may have at a time: who wants more than is free waits.
+
+    Args:
+        most: of it, in any unit.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = self._free = most
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def of(self, count: int) -> Iterator[None]:
+        """Have so much; whoever wants more than there is at all has all of it, alone."""
+        count = min(count, self._most)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= count)
+            self._free -= count
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += count
+                self._changed.notify_all()
 
 
 def too_little(where: str) -> DataError:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bitwright.base.archives import most_of
 from bitwright.base.errors import DataError
-from bitwright.base.memory import ran_out, too_little
+from bitwright.base.memory import Turns, ran_out, too_little
 from bitwright.data.picture_stream import Watched
 from bitwright.data.pixels import Levels, as_levels, is_deep_colour, is_grey, readable
 
@@ -40,6 +40,9 @@ T = TypeVar("T")
 PICTURES = ("JPEG", "PNG", "BMP", "PPM", "GIF", "TIFF", "WEBP")
 #: A file of kilobytes can be a picture of gigabytes; cameras make no larger ones.
 MOST_PIXELS = 8192 * 8192
+#: Pixels that are decoded at a time: each takes some twenty bytes meanwhile, and there are as many
+#: threads as processors.
+_TURNS = Turns(MOST_PIXELS)
 #: Numbers (of pixels and channels) that Pillow decodes in Python, a million in half a second: plain
 #: PNM files, those with other largest values than 255 and 65535, and BMP files in runs; and bytes
 #: of such a file, whatever they say.
@@ -245,7 +248,8 @@ def decode_map(content: bytes, where: str) -> NDArray[np.uint8]:
                 where=where,
                 hint="save classes as a PNG file of 8 bits, grey or with a palette",
             )
-        return np.array(image, dtype=np.uint8)
+        with _TURNS.of(image.width * image.height):
+            return np.array(image, dtype=np.uint8)
 
     return _opened(io.BytesIO(content), numbers, where)
 
@@ -291,9 +295,10 @@ def _decoded(
                 "(data.name: module:function)",
             )
         kind = image.format
-        upright = ImageOps.exif_transpose(image)
-        upright.format = kind  # which turning forgets
-        return as_levels(change(readable(upright, grey, where)), grey, bits)
+        with _TURNS.of(image.width * image.height):
+            upright = ImageOps.exif_transpose(image)
+            upright.format = kind  # which turning forgets
+            return as_levels(change(readable(upright, grey, where)), grey, bits)
 
     return _opened(stream, pixels, where)
 

@@ -3,8 +3,9 @@
 
 It is one SQLite file, written whole or not at all. What belongs in is said by a list as Caffe's:
 one picture and its label a line. A recipe names it as ``data: {name: database, path: FILE}``;
-`bitwright database` builds it. A file of a stranger computes nothing: its table must be the very
-one that is written here, no view and without generated columns; journals are not looked at.
+`bitwright database` builds it. A file of a stranger computes nothing: its only table must be the
+very one that is written here, no view, without generated columns and checks; journals are not
+looked at.
 """
 
 from __future__ import annotations
@@ -248,9 +249,11 @@ def _check_table(base: sqlite3.Connection) -> None:
     (magic,) = base.execute("PRAGMA application_id").fetchone()
     if magic != _MAGIC:
         raise sqlite3.DatabaseError("another kind of file")
-    found = base.execute("SELECT type, sql FROM sqlite_master WHERE name = 'images'").fetchall()
+    found = base.execute("SELECT type, sql FROM sqlite_master").fetchmany(2)
     if [(kind, str(text).split()) for kind, text in found] != [("table", _TABLE.split())]:
-        raise sqlite3.DatabaseError("it has no table of images as this program writes it")
+        raise sqlite3.DatabaseError(
+            "it has no table of images as this program writes it, and nothing else"
+        )
 
 
 def _check_row(row: tuple[Any, ...]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from bitwright.base.bounded import bounded
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.data import (
@@ -91,21 +92,25 @@ def _load(
             return shapes.load(labels, size=size, grey=grey, seed=seed, **shares)
         case "mnist":
             folder = _locate("mnist", place, mnist.find) or mnist.fetch(progress)
-            return mnist.load(folder, name="mnist", validation=wanted.validation, seed=seed)
+            with bounded(folder):
+                return mnist.load(folder, name="mnist", validation=wanted.validation, seed=seed)
         case "cifar10" | "cifar100":
             edition = cifar.EDITIONS[wanted.name]
             found = _locate(wanted.name, place, partial(cifar.find, edition=edition))
-            return cifar.load(
-                found or cifar.fetch(progress, edition),
-                name=wanted.name,
-                validation=wanted.validation,
-                seed=seed,
-                progress=progress,
-                edition=edition,
-            )
+            folder = found or cifar.fetch(progress, edition)
+            with bounded(folder):
+                return cifar.load(
+                    folder,
+                    name=wanted.name,
+                    validation=wanted.validation,
+                    seed=seed,
+                    progress=progress,
+                    edition=edition,
+                )
         case "database":
             file = _own_path(wanted, data_dir, "name the file that `bitwright database` made")
-            return image_database.load(file, validation=wanted.validation, seed=seed)
+            with bounded(file):
+                return image_database.load(file, validation=wanted.validation, seed=seed)
         case "folder" | "imagenet":
             return _load_folder(wanted, data_dir, seed, labels, progress)
     known = ", ".join(info.name for info in DATASETS)
@@ -158,19 +163,20 @@ def _load_folder(
     """The recipe's own images."""
     classes = ", train/CLASS and val/CLASS" if spec.name == IMAGENET else ""
     path = _own_path(spec, data_dir, f"name a folder (or zip file) of {labels.layout}{classes}")
-    if spec.stream is not None:
-        return streams.load(path, spec, seed=seed, progress=progress)
     beside = labels.name in annotated.READERS  # else the names of folders are the labels
     load = partial(annotated.load, kind=labels) if beside else folders.load
-    return load(
-        path,
-        folders.Decoding(spec.image_size, spec.grey, spec.bits),
-        name=path.stem or "folder",
-        validation=spec.validation,
-        test=spec.test,
-        seed=seed,
-        progress=progress,
-    )
+    with bounded(path, memory=False):
+        if spec.stream is not None:
+            return streams.load(path, spec, seed=seed, progress=progress)
+        return load(
+            path,
+            folders.Decoding(spec.image_size, spec.grey, spec.bits),
+            name=path.stem or "folder",
+            validation=spec.validation,
+            test=spec.test,
+            seed=seed,
+            progress=progress,
+        )
 
 
 def _own_path(spec: DatasetSpec, data_dir: str | Path | None, hint: str) -> Path:

@@ -72,5 +72,12 @@ class Watched(io.RawIOBase):
                 raise self._refused(f"has more than {MOST_HEAD} bytes in front of its pixels")
         return content
 
+    def getvalue(self) -> bytes:
+        """All of it, which libraries in C want at once."""
+        if isinstance(self._stream, io.BytesIO):
+            return self._stream.getvalue()  # no copy
+        self._stream.seek(0)
+        return self._stream.read()
+
     def _refused(self, reason: str) -> DataError:
         return DataError(reason, where=self._where, hint="save the picture again, as PNG")

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import FormatError, GraphError, ProgramError
 from bitwright.base.files import parse_json, read_bytes
 from bitwright.base.memory import room_for
@@ -295,6 +296,7 @@ def _image(
     )  # fmt: skip
 
 
+@bounded_reader
 def load_image(path: Path) -> EngineImage:
     """The image of a file.
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, TypeAdapter
+from pydantic import AfterValidator, TypeAdapter
 
+from bitwright.base.described import Described
 from bitwright.base.records import Finite
 from bitwright.base.statistics import mean_of
 from bitwright.explore.sweep_axes import Axis, SweepPoint, short, shown
@@ -36,12 +37,12 @@ _ABOUT = {
 _OTHERS = ("seeds", "seconds", "attempts", "run", "failure")
 
 
-class _Figure(BaseModel):
+class _Figure(Described):
     value: Finite
     unit: str
 
 
-class _Figures(BaseModel):
+class _Figures(Described):
     figures: dict[str, _Figure]
 
 

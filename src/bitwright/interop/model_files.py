@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.base.memory import room_for
 from bitwright.base.trust import data_file
@@ -156,6 +157,7 @@ def read_spec(spec: ModelSpec, classes: int | None, input_shape: Shape) -> Loade
     )
 
 
+@bounded_reader
 def load_model(
     path: Path,
     *,
@@ -291,6 +293,7 @@ def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, FloatArray]:
     }
 
 
+@bounded_reader
 def load_weights(model: nn.Module, path: Path, input_shape: Shape) -> None:
     """Load the weights of a file into a model that is built already, all or none.
 

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, FormatError, ModelError
 from bitwright.base.files import atomic_write, parse_json, read_bytes
 from bitwright.formats import CodebookFormat, Format, parse_format
@@ -169,6 +170,7 @@ def save_packed(
     )
 
 
+@bounded_reader
 def load_packed(path: Path, model: fx.GraphModule) -> None:
     """Load what `save_packed` wrote into a model converted by the same policy.
 
@@ -211,6 +213,7 @@ def count_entries(path: Path) -> int:
     return len(_opened(path)[1])
 
 
+@bounded_reader
 def read_about(path: Path) -> dict[str, Any]:
     """What a file says its model is; empty if it does not.
 

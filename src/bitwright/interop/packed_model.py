@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError
 from bitwright.base.memory import room_for
 from bitwright.base.trust import check_names, data_file
@@ -107,6 +108,7 @@ def save_packed_model(path: Path, loaded: LoadedModel) -> PackedReport:
     return save_packed(path, loaded.model, about)
 
 
+@bounded_reader
 def load_packed_model(path: Path, trust: Iterable[str] | None = ()) -> LoadedModel:
     """The quantized model of a file that `save_packed_model` wrote, in evaluation mode.
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from bitwright.base.archives import check_members, opened_zip, read_member, unpacking
 from bitwright.base.arrays import read_npy
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, GraphError
 from bitwright.base.files import atomic_write, parse_json_start
 from bitwright.base.memory import MOST_OF_A_FILE
@@ -196,6 +197,7 @@ def _add(archive: zipfile.ZipFile, name: str, body: bytes) -> None:
     archive.writestr(zipfile.ZipInfo(name, _EPOCH), body, zipfile.ZIP_DEFLATED)
 
 
+@bounded_reader
 def load_graph(path: Path, dialects: Mapping[str, Dialect], *, chosen: bool = False) -> Graph:
     """Inverse of `save_graph`.
 

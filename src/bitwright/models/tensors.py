@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, parse_json
 from bitwright.base.memory import ran_out, too_little
@@ -60,6 +61,7 @@ def save_tensors(
     return path
 
 
+@bounded_reader
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of a file and the facts about them (empty for a file of other origin).
 
@@ -139,6 +141,7 @@ def _not_plain(values: Tensor) -> str | None:
     return None
 
 
+@bounded_reader
 def load_plain(path: Path) -> Any:
     """What ``torch.save`` wrote of tensors and plain values, onto the CPU; nothing in the file is
     executed: see `bitwright.models.torch_files`.

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from bitwright.base.bounded import bounded
 from bitwright.base.errors import RecipeError, RunError
 from bitwright.base.files import regular_bytes
 from bitwright.base.trust import importable
@@ -148,7 +149,8 @@ def load_document(
     except OSError as error:
         reason = error.strerror or error
         raise RecipeError(f"cannot be read: {reason}", where=str(path)) from error
-    document = parse_document(text, str(path))
+    with bounded(path):
+        document = parse_document(text, str(path))
     if "kind" in document.value:
         raise RecipeError(
             f"is a recipe of kind {document.value['kind']!r}, not of a design",

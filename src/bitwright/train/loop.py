@@ -39,6 +39,7 @@ from bitwright.train.stages import enter_epoch
 from bitwright.train.start import Job, check, close, make_fabric, norms_of, start
 from bitwright.train.state import CHECKPOINT, Best, Run, restore, save
 from bitwright.train.teacher_outputs import TeacherOutputs
+from bitwright.train.threads import torch_threads
 
 _log = logging.getLogger(__name__)
 _EVALUATION_BATCH = 500
@@ -121,18 +122,14 @@ def train(fabric: Fabric, job: Job, on_progress: OnProgress | None) -> tuple[Run
 def _deterministic(config: TrainConfig) -> Iterator[None]:
     """Seed torch for this run; give the caller's generators and switches back afterwards."""
     was_deterministic = torch.are_deterministic_algorithms_enabled()
-    had_threads = torch.get_num_threads()
     on_cpu = config.device == "cpu"
-    with torch.random.fork_rng(devices=[] if on_cpu else None):
+    with torch_threads(config.threads), torch.random.fork_rng(devices=[] if on_cpu else None):
         torch.manual_seed(config.seed)
         if not on_cpu:  # operations on the CPU are deterministic as they are
             torch.use_deterministic_algorithms(True, warn_only=True)
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
         try:
             yield
         finally:
-            torch.set_num_threads(had_threads)
             torch.use_deterministic_algorithms(was_deterministic)
 
 

@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import ModelError
+from bitwright.engine.checker import check_program
 from bitwright.engine.config import EngineConfig
+from bitwright.engine.timing import OutsideMemory, simulate
 from bitwright.engine.training.gradient import Gradient
 from bitwright.engine.training.program import Pair, Program, Window
 from bitwright.engine.training.sliding import Sliding
@@ -25,7 +27,7 @@ from bitwright.quantize.spec import Product
 
 Levels = NDArray[Any]
 #: Widest operands, and values of one digit: an operand of more than 8 bits is several.
-_WIDEST, _RADIX = 16, 256
+_WIDEST, _DIGIT, _RADIX = 16, 8, 256
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,39 @@ def _phases(size: int, kernel: int, stride: int, dilation: int, padding: int) ->
         yield _Phase(
             start, stride, tuple(taps), -reads[0], step, -(-(size - start) // stride)
         )  # fmt: skip
+
+
+def product_cycles(
+    work: LayerWork,
+    product: Product,
+    config: EngineConfig,
+    memory: OutsideMemory,
+    shift: int | None = None,
+) -> int:
+    """Cycles of the programs of a product of operands of up to 8 bits, one after the other.
+
+    Args:
+        memory: behind the engine's port.
+        shift: as `training_programs` takes it.
+
+    Raises:
+        ModelError: the layer does not fit the engine.
+    """
+    known: dict[int, int] = {}  # groups and phases of equal shapes share a program
+    total = 0
+    for part in training_programs(work, product, config, shift):
+        program = part.program
+        if id(program) not in known:
+            check_program(program.program, config, program.words)
+            size = program.words * config.lanes
+            known[id(program)] = int(simulate(program.program, config, memory, size).cycles[0])
+        total += known[id(program)]
+    return total
+
+
+def digit_count(bits: int) -> int:
+    """Digits of 8 bits that the engine takes integers of so many bits apart into."""
+    return -(-bits // _DIGIT)
 
 
 def multiply(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, read_bytes, read_text
 from bitwright.interop.caffe.schema import net_class
@@ -47,6 +48,7 @@ def parse_prototxt(text: str, where: str = "prototxt") -> Any:
     return net
 
 
+@bounded_reader
 def read_prototxt(path: Path) -> tuple[Any, dict[str, str]]:
     """The ``NetParameter`` of a file, and what Bitwright wrote in comments at its head.
 
@@ -60,6 +62,7 @@ def read_prototxt(path: Path) -> tuple[Any, dict[str, str]]:
     return net, {m["key"]: m["value"] for m in _BARE.finditer(text)}
 
 
+@bounded_reader
 def read_caffemodel(path: Path) -> Any:
     """The ``NetParameter`` of a binary file.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError
 from bitwright.interop import ops
 from bitwright.interop.keras.arrays import flat_orders, from_keras, keras_name, order_of
@@ -20,6 +21,7 @@ from bitwright.interop.ops import FloatArray
 _KINDS = {ops.Conv: "conv", ops.Dense: "dense", ops.Norm: "norm"}
 
 
+@bounded_reader
 def load_keras(path: Path, *, output: str | None = None) -> Network:
     """The network of a whole-model file (HDF5 with ``model_config``, or ``.keras``).
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import ModelError
 from bitwright.interop import ops
 from bitwright.interop.network import Network, NetworkBuilder, located_in, require_finite
@@ -58,6 +59,7 @@ def is_float_file(path: Path) -> bool:
     return path.suffix.lower() == ".onnx" and path.is_file() and is_float(read_model(path))
 
 
+@bounded_reader
 def load_float_onnx(
     path: Path, *, input_shape: Size | None = None, output: str | None = None
 ) -> Network:

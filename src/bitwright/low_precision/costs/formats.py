@@ -52,7 +52,8 @@ def ladder_costs(
     steps: int,
     also: Sequence[str] = (),
 ) -> CostTable:
-    """Costs of every level of a ladder, its exceptions included, and of float32.
+    """Costs of every level of a ladder, its exceptions included, and of float32, if the device
+    computes in that.
 
     Args:
         steps: of an epoch.
@@ -69,7 +70,8 @@ def ladder_costs(
     others = (level for given in mixtures.values() for level in given.values())
     levels = tuple(dict.fromkeys((FLOAT32, *also, *settings.ladder, *others)))
     if isinstance(device, Accelerator):
-        extra = {level for level in also if not device.computes(level)} - {*settings.ladder}
+        extra = {each for each in (FLOAT32, *also) if not device.computes(each)}
+        extra -= {each for each in settings.ladder if each != FLOAT32}
         table = device.costs(network, [each for each in levels if each not in extra], steps)
     else:
         window = getattr(settings.policy, "gradients", 0)

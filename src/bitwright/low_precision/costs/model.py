@@ -233,7 +233,9 @@ class CostTable:
         Raises:
             RecipeError: there is no number for one of them, or only sums over the network.
         """
-        known = {name: self.level(name) for name in {FLOAT32, *levels.values()}}
+        parts = (each for costs in self.levels.values() for each in costs.products)
+        used = {levels.get((each.layer, each.part), FLOAT32) for each in parts}
+        known = {name: self.level(name) for name in used | set(levels.values())}
         if any(not each.layer for level in known.values() for each in level.products):
             raise RecipeError(
                 f"level {name!r} differs from layer to layer, and only sums over the network are "
@@ -329,21 +331,19 @@ class Comparison:
     """A run beside float32.
 
     Attributes:
-        equal_epochs: speed-up over float32 for as many epochs.
+        equal_epochs: speed-up over float32 for as many epochs; None of a machine without float32.
         baseline: speed-up over the float32 baseline, however many epochs that has.
     """
 
     run: RunCost
-    equal_epochs: float
-    baseline: float
+    equal_epochs: float | None
+    baseline: float | None
 
     def to_json(self) -> dict[str, Any]:
         label = {"unit": "times", "source": self.run.source.value}
-        return {
-            **self.run.to_json(),
-            "speed_up_equal_epochs": {"value": self.equal_epochs, **label},
-            "speed_up_baseline": {"value": self.baseline, **label},
-        }
+        found = {"equal_epochs": self.equal_epochs, "baseline": self.baseline}
+        known = {f"speed_up_{name}": {"value": v, **label} for name, v in found.items() if v}
+        return {**self.run.to_json(), **known}
 
 
 def compare(
@@ -353,19 +353,23 @@ def compare(
     *,
     baseline_epochs: int = 150,
 ) -> tuple[Comparison, ...]:
-    """Every schedule in every variant, against float32.
+    """Every schedule in every variant, against float32 where there are numbers of it.
 
     Args:
         baseline_epochs: of the float32 baseline; MuPPET's has 150.
 
     Raises:
-        RecipeError: there are no numbers for one of the levels, or for float32.
+        RecipeError: there are no numbers for one of the levels.
     """
-    baseline = table.run(Schedule.constant(FLOAT32, baseline_epochs, "baseline"))
     found = []
     for schedule in schedules:
-        equal = table.run(Schedule.constant(FLOAT32, schedule.epochs, "equal epochs"))
+        floats = [
+            table.run(Schedule.constant(FLOAT32, epochs, "float32"))
+            for epochs in (schedule.epochs, baseline_epochs)
+            if FLOAT32 in table.levels
+        ]
         for variant in variants:
             run = table.run(schedule, variant)
-            found.append(Comparison(run, run.speed_up(equal), run.speed_up(baseline)))
+            equal, baseline = [run.speed_up(each) for each in floats] or (None, None)
+            found.append(Comparison(run, equal, baseline))
     return tuple(found)

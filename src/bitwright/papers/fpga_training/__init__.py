@@ -11,5 +11,8 @@ PLUGIN = Plugin(
         "fpgpt": f"{__name__}.training:FpgptEngine",
         "programmed": f"{__name__}.training:ProgrammedEngine",
     },
-    devices={"fpgpt-u250": f"{__name__}.fpgpt.costs:FpgptCosts"},
+    devices={
+        "fpgpt-u250": f"{__name__}.fpgpt.costs:FpgptCosts",
+        "programmed-e256": f"{__name__}.programmed:ProgrammedCosts",
+    },
 )

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, RecipeError, RunError
 from bitwright.base.files import MOST_TEXT, atomic_write, exclusive, parse_json, read_text
 from bitwright.base.folders import remove_folder
@@ -206,6 +207,7 @@ def is_design(folder: Path) -> bool:
     return (folder / GRAPH).is_file() and not (folder / "step.json").is_file()
 
 
+@bounded_reader
 def open_design(folder: Path, assignments: Sequence[str] = ()) -> Design:
     """A design folder, with settings that are changed as ``--set`` says; these are kept.
 

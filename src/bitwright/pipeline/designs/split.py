@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, TargetError
 from bitwright.base.files import MOST_TEXT, atomic_write, parse_json, read_text
 from bitwright.base.folders import check_no_links
@@ -99,6 +100,7 @@ def write_split(
     return paths
 
 
+@bounded_reader
 def open_split(folder: Path) -> Placement:
     """What `write_split` has written: `Placement.runner` runs it.
 

@@ -99,7 +99,8 @@ def calibrated(
     quick: bool = False,
 ) -> QuantizedModel:
     """A float model in the recipe's formats, by its ``quant.methods`` and from training images:
-    every activation scale is set, and it is ready to train on.
+    every activation scale is set, and it is ready to train on. With the threads of the training
+    that follows, or of that before.
 
     Args:
         images: how many are used.
@@ -109,7 +110,11 @@ def calibrated(
 
     from bitwright.quantize import method_words
     from bitwright.quantize.ptq.post_training import post_training_quantize
+    from bitwright.train.threads import torch_threads
 
+    train = work.recipe.train
+    phases = () if train.quantized is None else (phase for _, phase in train.quantized.present)
+    threads = next((c.threads for c in (*phases, train.float_) if c.threads is not None), None)
     order = torch.randperm(
         len(work.data.train), generator=torch.Generator().manual_seed(work.recipe.seed)
     )
@@ -117,7 +122,7 @@ def calibrated(
     words = work.policy.methods
     methods = method_words.quick(words) if quick else words
     progress(f"{', '.join(methods)} on {len(reals)} images", 0, 0)
-    with importable(work.recipe.base_dir):
+    with importable(work.recipe.base_dir), torch_threads(threads):
         converted, _ = post_training_quantize(model, work.policy, reals, methods, batch_size=_BATCH)
     if work.recipe.train.quantized is not None:
         _check_trainable(converted, [word for word in words if method_words.is_own(word)])

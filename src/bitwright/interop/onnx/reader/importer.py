@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import BitwrightError, FormatError, ModelError
 from bitwright.formats import Format, parse_format
 from bitwright.interop.onnx.reader import (
@@ -130,6 +131,7 @@ class Imported:
         return quantizer.levels(value.reals(frames.astype(np.float32), np.float32), np.float32)
 
 
+@bounded_reader
 def load(
     path: str | Path | bytes,
     *,

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time and memory that reading a file may take, by its size.
+
+Readers know what their own formats can hide and refuse it by name; whatever they overlook ends
+here. A file that takes far more of the processor or of memory than its bytes give reason for is
+refused, wherever in its reader that shows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bitwright.base.errors import DataError
+from bitwright.base.folders import entries_below
+from bitwright.base.memory import LARGE, is_chosen, ran_out, shown
+
+R = TypeVar("R", bound=Callable[..., Any])
+
+#: Seconds of the processor for any file, and bytes that take one more.
+SECONDS, BYTES_A_SECOND = 30.0, 50_000
+#: Bytes of memory for any file, and for each of its own.
+MEMORY, MEMORY_A_BYTE = 3 << 29, 64
+_ENOUGH = 1 << 30  # bytes of a folder from which on nobody counts them: hours
+_LOOKS = 0.2  # seconds between two looks at the clock
+
+
+class _OutOfTime(BaseException):
+    """Put into a thread that has read for too long; `bounded` makes a `DataError` of it."""
+
+
+@dataclass
+class _Reading:
+    """What a thread reads.
+
+    Attributes:
+        began: its seconds of the processor then.
+        size: bytes of what it reads; each of the places counts once.
+        data: bytes that the process could write to then; None: its memory is not bounded.
+    """
+
+    thread: int
+    began: float
+    size: int = 0
+    places: set[str] = field(default_factory=set)
+    data: int | None = None
+    stopped: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return SECONDS + self.size / BYTES_A_SECOND
+
+    @property
+    def memory(self) -> int:
+        return MEMORY + MEMORY_A_BYTE * self.size
+
+    def add(self, places: tuple[Path, ...]) -> None:
+        for place in places:
+            name = os.path.realpath(place)
+            if name not in self.places:
+                self.places.add(name)
+                self.size += _size(place)
+        if self.data is not None:
+            _limit_data(self.data + self.memory)
+
+
+#: The limit before the one reading whose memory is bounded; of several at a time the first.
+_before: list[int] = []
+
+
+@contextmanager
+def bounded(*places: Path, memory: bool = True) -> Iterator[None]:
+    """What is read inside takes no more of the processor, and of memory, than the bytes of the
+    files, or of all files of folders, give reason for. Inside another one the files of this one are
+    added to those of that.
+
+    Args:
+        memory: bound that, too, where the system can: while it lasts, for all threads. Not of what
+            has the size that the user asks for.
+
+    Raises:
+        DataError: it took more.
+    """
+    if is_chosen():
+        yield
+        return
+    thread = threading.get_ident()
+    outer = _watch.readings.get(thread)
+    if outer is not None:
+        outer.add(places)
+        yield
+        return
+    reading = _Reading(thread, _processor_time(thread))
+    if memory:
+        reading.data = _written()
+    try:
+        try:
+            reading.add(places)
+            _watch.enter(reading)
+            yield
+        finally:
+            _watch.leave(reading)
+    except _OutOfTime:
+        raise _too_much(reading, places, f"{reading.seconds:.0f} s of the processor") from None
+    except (MemoryError, RuntimeError) as error:
+        if reading.data is None or not ran_out(error):
+            raise
+        raise _too_much(reading, places, f"{shown(reading.memory)} of memory") from error
+
+
+def _too_much(reading: _Reading, places: tuple[Path, ...], what: str) -> DataError:
+    return DataError(
+        f"takes more than {what} to read, for its {shown(reading.size)}",
+        where=", ".join(map(str, places)) or None,
+        hint="if the file is your own and this is what you want, "
+        f"{LARGE}=1 lets it take what the machine has",
+    )
+
+
+def bounded_reader(read: R) -> R:
+    """A reader with `bounded` around each call, for the files that it is given by their paths."""
+
+    @functools.wraps(read)
+    def reader(*args: Any, **kwargs: Any) -> Any:
+        places = [value for value in (*args, *kwargs.values()) if isinstance(value, Path)]
+        with bounded(*places):
+            return read(*args, **kwargs)
+
+    return reader  # type: ignore[return-value]
+
+
+def _size(place: Path) -> int:
+    total = 0
+    with suppress(OSError):
+        if not place.is_dir():
+            return place.stat().st_size
+        for entry in entries_below(place):
+            total += entry.stat().st_size if entry.is_file() else 0
+            if total > _ENOUGH:
+                break
+    return total
+
+
+def _processor_time(thread: int) -> float:
+    """Seconds that a thread has had; where the system cannot say, of the clock on the wall."""
+    with suppress(AttributeError, OSError):
+        return time.clock_gettime(time.pthread_getcpuclockid(thread))
+    return time.monotonic()
+
+
+class _Watch:
+    """What all threads read, and a thread that looks at their clocks while there is any."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.readings: dict[int, _Reading] = {}
+        self.running = False
+
+    def enter(self, reading: _Reading) -> None:
+        with self.lock:
+            self.readings[reading.thread] = reading
+            if not self.running:
+                threading.Thread(target=self.look, name="bitwright-bounded", daemon=True).start()
+                self.running = True
+
+    def leave(self, reading: _Reading) -> None:
+        with self.lock:
+            self.readings.pop(reading.thread, None)
+        if reading.data is not None:
+            _limit_data(None)
+        if reading.stopped:
+            for _ in range(1000):  # if it has not arrived yet, it does here, not later
+                time.sleep(0)
+
+    def look(self) -> None:
+        while True:
+            time.sleep(_LOOKS)
+            with self.lock:
+                if not self.readings:
+                    self.running = False
+                    return
+                for reading in self.readings.values():
+                    self.stop_if_late(reading)
+
+    @staticmethod
+    def stop_if_late(reading: _Reading) -> None:
+        taken = _processor_time(reading.thread) - reading.began
+        if not reading.stopped and taken > reading.seconds:
+            reading.stopped = True
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(reading.thread), ctypes.py_object(_OutOfTime)
+            )
+
+
+_watch = _Watch()
+if hasattr(os, "register_at_fork"):  # the thread stays behind
+    os.register_at_fork(after_in_child=_watch.__init__)  # type: ignore[misc]
+
+
+def _written() -> int | None:
+    """Bytes that this process can write to; None: another reading is bounded, or the system does
+    not say, or has no such limit.
+    """
+    if _before or sys.platform != "linux":
+        return None
+    with suppress(OSError, ValueError, StopIteration):
+        status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        line = next(line for line in status if line.startswith("VmData:"))
+        return int(line.split()[1]) << 10
+    return None
+
+
+def _limit_data(wanted: int | None) -> None:
+    """Limit what this process can write to; None: as it was before."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if wanted is not None and not _before:
+        _before.append(soft)
+    if not _before:
+        return
+    most = _before[0] if wanted is None else wanted
+    for limit in (_before[0], hard):  # never more than before
+        most = min(most, limit, key=lambda m: float("inf") if m == resource.RLIM_INFINITY else m)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    if wanted is None:
+        _before.clear()
