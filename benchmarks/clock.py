@@ -137,8 +137,9 @@ def page(rows: list[dict[str, Any]]) -> str:
         "",
         "The lowest, middle and highest Fmax over the seeds of the placer, by",
         "`benchmarks/clock.py`; LUTs packed, as nextpnr counts them. Rows of one design have the",
-        "same folding; for mnist-* with `--foldings docs/results/clock`. `7552660` is the commit before the work on the clock; the last column is",
-        "where the slowest path of the slowest seed lies.",
+        "same folding; for mnist-* with `--foldings docs/results/clock`. `7552660` is the",
+        "commit before the work on the clock; the last column is where the slowest path of the",
+        "slowest seed lies.",
         "",
         "| design | version | placed | device | seeds | lowest | middle | highest (MHz) | LUT | FF "
         "| BRAM | DSP | cycles a frame | latency | slowest path in |",
