@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import threading
@@ -60,29 +61,63 @@ def test_a_reader_that_works_for_too_long_is_stopped(tmp_path: Path) -> None:
 
 def test_time_is_that_of_all_files_once_and_waiting_is_free(tmp_path: Path) -> None:
     first, second = file_of(tmp_path, 100), file_of(tmp_path, 2000, "more.bin")
-    with bounded(first):
-        with bounded(second), bounded(second):
-            busy(1.0)
+
+    def read() -> None:
+        bounded(lambda: bounded(lambda: busy(1.0), second), second)
         time.sleep(1.0)
-    with pytest.raises(DataError, match="more than 1 s"), bounded(first), bounded(first):
+
+    bounded(read, first)
+    with pytest.raises(DataError, match="more than 1 s"):
+        bounded(lambda: bounded(lambda: busy(20), first), first)
+    bounded(lambda: busy(1.0), tmp_path)  # all that is in it
+
+
+def test_a_stop_that_comes_while_the_reader_ends_is_told_as_well(tmp_path: Path) -> None:
+    """Nothing looks for it inside an operator; it arrived in the end of a ``with``."""
+
+    def read() -> int:
+        number = 7
+        return number**3_500_000  # a second or more, all in C
+
+    with pytest.raises(DataError, match="more than 1 s"):
+        bounded(read, file_of(tmp_path, 100))
+    assert not module._watch.readings and not module._before
+
+
+def test_who_catches_the_stop_is_stopped_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_AGAIN", 0.5)
+    caught = []
+
+    def read() -> None:
+        try:
+            busy(20)
+        except BaseException as error:  # as libraries do that are called from C
+            caught.append(error)
         busy(20)
-    with bounded(tmp_path):  # all that is in it
-        busy(1.0)
+
+    with pytest.raises(DataError, match="more than 1 s"):
+        bounded(read, file_of(tmp_path, 100))
+    assert len(caught) == 1
 
 
 def test_other_threads_have_their_own_time(tmp_path: Path) -> None:
     path, done = file_of(tmp_path, 100), []
 
     def read() -> None:
-        with bounded(path):
-            busy(0.2)
+        bounded(lambda: busy(0.2), path)
         done.append(1)
 
     threads = [threading.Thread(target=read) for _ in range(4)]
-    with pytest.raises(DataError), bounded(path):
+
+    def start() -> None:
         for each in threads:
             each.start()
         busy(20)
+
+    with pytest.raises(DataError):
+        bounded(start, path)
     for each in threads:
         each.join()
     assert len(done) == 4
@@ -92,29 +127,57 @@ def test_other_threads_have_their_own_time(tmp_path: Path) -> None:
 def test_a_reader_that_takes_too_much_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = file_of(tmp_path, 1 << 20)
+    path, more = file_of(tmp_path, 1 << 20), file_of(tmp_path, 4 << 20, "more.bin")
     monkeypatch.setattr(module, "MEMORY", 256 << 20)
-    with bounded(path):
-        assert len(bytearray(300 << 20)) == 300 << 20  # 256 MiB, and 64 for the file's one
+    monkeypatch.setattr(module, "_stacks", lambda: 0)
+
+    def large() -> int:
+        return len(bytearray(400 << 20))
+
+    # 256 MiB, and 64 for the file's one
+    assert bounded(lambda: len(bytearray(300 << 20)), path) == 300 << 20
     with pytest.raises(DataError, match=r"more than 320.0 MiB of memory to read, for its 1.0 MiB"):
-        with bounded(path):
-            bytearray(400 << 20)
-    with bounded(path), bounded(file_of(tmp_path, 4 << 20, "more.bin")):
-        bytearray(400 << 20)
-    with bounded(path, memory=False):  # of what has the size that the user asks for
-        bytearray(400 << 20)
+        bounded(large, path)
+    bounded(lambda: bounded(large, more), path)
+    bounded(large, path, memory=False)  # of what has the size that the user asks for
+
+
+@LINUX
+def test_threads_that_compute_have_their_stacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenMP ends the process where it cannot start as many as there are processors."""
+    monkeypatch.setattr("os.cpu_count", lambda: 256)
+    before = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    size = 8 << 20 if before == resource.RLIM_INFINITY else min(before, 64 << 20)
+    found = bounded(lambda: resource.getrlimit(resource.RLIMIT_DATA)[0], file_of(tmp_path, 1))
+    assert found > module.MEMORY + 256 * size
+
+
+@LINUX
+def test_a_process_that_is_forked_meanwhile_has_no_limit(tmp_path: Path) -> None:
+    def forked() -> int:
+        child = os.fork()
+        if child == 0:
+            limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+            os._exit(limit in (resource.RLIM_INFINITY, before))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    assert bounded(forked, file_of(tmp_path, 1)) == 1
 
 
 def test_whose_files_are_the_users_own_has_no_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BITWRIGHT_LARGE_FRAMES", "1")
-    with bounded(file_of(tmp_path, 1)):
-        busy(1.0)
+    bounded(lambda: busy(1.0), file_of(tmp_path, 1))
 
 
-def test_mistakes_are_the_readers_own(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no model"), bounded(file_of(tmp_path, 1)):
-        raise ValueError("no model")
-    with pytest.raises(RuntimeError, match="shape"), bounded(file_of(tmp_path, 1)):
-        raise RuntimeError("shape")
+@pytest.mark.parametrize("error", [ValueError("no model"), RuntimeError("shape")])
+def test_mistakes_are_the_readers_own(error: Exception, tmp_path: Path) -> None:
+    def read() -> None:
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        bounded(read, file_of(tmp_path, 1))

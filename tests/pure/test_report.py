@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -181,6 +182,14 @@ def test_lanes_of_branches_never_share_a_line() -> None:
         for two in lanes:
             if one is not two and one.lane == two.lane:
                 assert one.end <= two.start or two.end <= one.start
+
+
+def test_thousands_of_edges_that_pass_a_box_take_no_time_each() -> None:
+    """Lanes were tried one after the other: three minutes for 30 000 edges, a file of 500 kB."""
+    begin = time.process_time()
+    found = lanes_of([(0, end, "") for end in range(2, 30_000)])
+    assert time.process_time() - begin < 5
+    assert [edge.lane for edge in found] == list(range(len(found)))  # the shortest, inside
 
 
 def test_the_critical_path_names_blocks() -> None:

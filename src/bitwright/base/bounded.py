@@ -14,8 +14,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,13 +25,18 @@ from bitwright.base.folders import entries_below
 from bitwright.base.memory import LARGE, is_chosen, ran_out, shown
 
 R = TypeVar("R", bound=Callable[..., Any])
+T = TypeVar("T")
 
 #: Seconds of the processor for any file, and bytes that take one more.
 SECONDS, BYTES_A_SECOND = 30.0, 50_000
 #: Bytes of memory for any file, and for each of its own.
 MEMORY, MEMORY_A_BYTE = 3 << 29, 64
+#: Bytes of a stack, where the system has no limit, and at the most; as many threads as processors
+#: are started by what computes, twice: OpenMP ends the process if it cannot start its own.
+_STACK, _MOST_STACK, _POOLS = 8 << 20, 64 << 20, 2
 _ENOUGH = 1 << 30  # bytes of a folder from which on nobody counts them: hours
 _LOOKS = 0.2  # seconds between two looks at the clock
+_AGAIN = 5.0  # seconds until a thread is stopped again that went on: something caught the first
 
 
 class _OutOfTime(BaseException):
@@ -46,6 +51,8 @@ class _Reading:
         began: its seconds of the processor then.
         size: bytes of what it reads; each of the places counts once.
         data: bytes that the process could write to then; None: its memory is not bounded.
+        stopped: its seconds of the processor when it was told to end; None: it was not.
+        left: whether the limit of memory was taken away.
     """
 
     thread: int
@@ -53,7 +60,8 @@ class _Reading:
     size: int = 0
     places: set[str] = field(default_factory=set)
     data: int | None = None
-    stopped: bool = False
+    stopped: float | None = None
+    left: bool = False
 
     @property
     def seconds(self) -> float:
@@ -70,18 +78,20 @@ class _Reading:
                 self.places.add(name)
                 self.size += _size(place)
         if self.data is not None:
-            _limit_data(self.data + self.memory)
+            _limit_data(self.data + self.memory + _stacks())
 
 
 #: The limit before the one reading whose memory is bounded; of several at a time the first.
 _before: list[int] = []
 
 
-@contextmanager
-def bounded(*places: Path, memory: bool = True) -> Iterator[None]:
-    """What is read inside takes no more of the processor, and of memory, than the bytes of the
-    files, or of all files of folders, give reason for. Inside another one the files of this one are
-    added to those of that.
+def bounded(read: Callable[[], T], *places: Path, memory: bool = True) -> T:
+    """What a function gives that takes no more of the processor, and of memory, than the bytes of
+    the files, or of all files of folders, give reason for. Inside another one the files of this one
+    are added to those of that.
+
+    A function, not a context: a stop may arrive at any call of Python's, that of ``__exit__`` as
+    well, where no code of ours could tell whose it is.
 
     Args:
         memory: bound that, too, where the system can: while it lasts, for all threads. Not of what
@@ -91,25 +101,24 @@ def bounded(*places: Path, memory: bool = True) -> Iterator[None]:
         DataError: it took more.
     """
     if is_chosen():
-        yield
-        return
+        return read()
     thread = threading.get_ident()
     outer = _watch.readings.get(thread)
     if outer is not None:
         outer.add(places)
-        yield
-        return
+        return read()
     reading = _Reading(thread, _processor_time(thread))
-    if memory:
-        reading.data = _written()
     try:
         try:
+            if memory:
+                reading.data = _written()
             reading.add(places)
             _watch.enter(reading)
-            yield
+            return read()
         finally:
             _watch.leave(reading)
     except _OutOfTime:
+        _watch.leave(reading)  # it may have come while it was left
         raise _too_much(reading, places, f"{reading.seconds:.0f} s of the processor") from None
     except (MemoryError, RuntimeError) as error:
         if reading.data is None or not ran_out(error):
@@ -132,8 +141,7 @@ def bounded_reader(read: R) -> R:
     @functools.wraps(read)
     def reader(*args: Any, **kwargs: Any) -> Any:
         places = [value for value in (*args, *kwargs.values()) if isinstance(value, Path)]
-        with bounded(*places):
-            return read(*args, **kwargs)
+        return bounded(lambda: read(*args, **kwargs), *places)
 
     return reader  # type: ignore[return-value]
 
@@ -173,11 +181,14 @@ class _Watch:
                 self.running = True
 
     def leave(self, reading: _Reading) -> None:
+        """End a reading; it may have ended already."""
         with self.lock:
-            self.readings.pop(reading.thread, None)
-        if reading.data is not None:
+            if self.readings.get(reading.thread) is reading:
+                del self.readings[reading.thread]
+        if reading.data is not None and not reading.left:
             _limit_data(None)
-        if reading.stopped:
+            reading.left = True
+        if reading.stopped is not None:
             for _ in range(1000):  # if it has not arrived yet, it does here, not later
                 time.sleep(0)
 
@@ -194,16 +205,25 @@ class _Watch:
     @staticmethod
     def stop_if_late(reading: _Reading) -> None:
         taken = _processor_time(reading.thread) - reading.began
-        if not reading.stopped and taken > reading.seconds:
-            reading.stopped = True
+        last = reading.stopped
+        if taken > (reading.seconds if last is None else last + _AGAIN):
+            reading.stopped = taken
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(reading.thread), ctypes.py_object(_OutOfTime)
             )
 
 
 _watch = _Watch()
-if hasattr(os, "register_at_fork"):  # the thread stays behind
-    os.register_at_fork(after_in_child=_watch.__init__)  # type: ignore[misc]
+
+
+def _start_anew() -> None:
+    """In a forked process: the thread stayed behind, and so did what others read."""
+    _watch.__init__()  # type: ignore[misc]
+    _limit_data(None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)
 
 
 def _written() -> int | None:
@@ -219,18 +239,34 @@ def _written() -> int | None:
     return None
 
 
-def _limit_data(wanted: int | None) -> None:
-    """Limit what this process can write to; None: as it was before."""
+def _as_number(limit: int) -> float:
+    return limit if limit >= 0 else float("inf")  # RLIM_INFINITY
+
+
+def _stacks() -> int:
+    """Bytes of the stacks of the threads that are started to compute."""
     import resource
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    if wanted is not None and not _before:
-        _before.append(soft)
-    if not _before:
+    size, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    size = _STACK if size == resource.RLIM_INFINITY else min(size, _MOST_STACK)
+    return _POOLS * size * (os.cpu_count() or 1)
+
+
+def _limit_data(wanted: int | None) -> None:
+    """Limit what this process can write to; None: as it was before."""
+    if wanted is None and not _before:
         return
-    most = _before[0] if wanted is None else wanted
-    for limit in (_before[0], hard):  # never more than before
-        most = min(most, limit, key=lambda m: float("inf") if m == resource.RLIM_INFINITY else m)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
-    if wanted is None:
-        _before.clear()
+    import resource
+
+    with _watch.lock:
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        if wanted is not None and not _before:
+            _before.append(soft)
+        if not _before:
+            return
+        most = _before[0] if wanted is None else wanted
+        for limit in (_before[0], hard):  # never more than before
+            most = min(most, limit, key=_as_number)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+        if wanted is None:
+            _before.clear()

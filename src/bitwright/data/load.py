@@ -65,7 +65,9 @@ def load_dataset(
     splits = keep_some(found, wanted.keep, seed)
     if wanted.unlabelled is None:
         return splits
-    return folders.add_unlabelled(splits, wanted.unlabelled.expanduser(), progress=progress)
+    more = wanted.unlabelled.expanduser()
+    add = partial(folders.add_unlabelled, splits, more, progress=progress)
+    return bounded(add, more, memory=False)
 
 
 def _load(
@@ -92,25 +94,19 @@ def _load(
             return shapes.load(labels, size=size, grey=grey, seed=seed, **shares)
         case "mnist":
             folder = _locate("mnist", place, mnist.find) or mnist.fetch(progress)
-            with bounded(folder):
-                return mnist.load(folder, name="mnist", validation=wanted.validation, seed=seed)
+            read = partial(mnist.load, folder, validation=wanted.validation, seed=seed)
+            return bounded(partial(read, name="mnist"), folder)
         case "cifar10" | "cifar100":
             edition = cifar.EDITIONS[wanted.name]
             found = _locate(wanted.name, place, partial(cifar.find, edition=edition))
             folder = found or cifar.fetch(progress, edition)
-            with bounded(folder):
-                return cifar.load(
-                    folder,
-                    name=wanted.name,
-                    validation=wanted.validation,
-                    seed=seed,
-                    progress=progress,
-                    edition=edition,
-                )
+            read = partial(cifar.load, folder, validation=wanted.validation, seed=seed)
+            load = partial(read, name=wanted.name, progress=progress, edition=edition)
+            return bounded(load, folder)
         case "database":
             file = _own_path(wanted, data_dir, "name the file that `bitwright database` made")
-            with bounded(file):
-                return image_database.load(file, validation=wanted.validation, seed=seed)
+            load = partial(image_database.load, file, validation=wanted.validation, seed=seed)
+            return bounded(load, file)
         case "folder" | "imagenet":
             return _load_folder(wanted, data_dir, seed, labels, progress)
     known = ", ".join(info.name for info in DATASETS)
@@ -165,7 +161,8 @@ def _load_folder(
     path = _own_path(spec, data_dir, f"name a folder (or zip file) of {labels.layout}{classes}")
     beside = labels.name in annotated.READERS  # else the names of folders are the labels
     load = partial(annotated.load, kind=labels) if beside else folders.load
-    with bounded(path, memory=False):
+
+    def read() -> DataSplits:
         if spec.stream is not None:
             return streams.load(path, spec, seed=seed, progress=progress)
         return load(
@@ -177,6 +174,8 @@ def _load_folder(
             seed=seed,
             progress=progress,
         )
+
+    return bounded(read, path, memory=False)
 
 
 def _own_path(spec: DatasetSpec, data_dir: str | Path | None, hint: str) -> Path:

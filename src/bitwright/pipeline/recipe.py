@@ -149,8 +149,7 @@ def load_document(
     except OSError as error:
         reason = error.strerror or error
         raise RecipeError(f"cannot be read: {reason}", where=str(path)) from error
-    with bounded(path):
-        document = parse_document(text, str(path))
+    document = bounded(lambda: parse_document(text, str(path)), path)
     if "kind" in document.value:
         raise RecipeError(
             f"is a recipe of kind {document.value['kind']!r}, not of a design",

@@ -94,8 +94,10 @@ def pipeline_diagram(
     rows = ceil(count / columns)
     grid = _Grid(rows, 1 + max((bypass.lane for bypass in bypasses), default=0))
     parts: list[str] = []
+    starting: dict[int, list[Bypass]] = {}
     for bypass in bypasses:
         parts += _bypass(bypass, grid)
+        starting.setdefault(bypass.start, []).append(bypass)
     for place in range(count):
         x, y = grid.at(place)
         block = blocks[place - 1] if 0 < place < last else None
@@ -106,8 +108,7 @@ def pipeline_diagram(
         )
         if place in straight:
             parts += _arrow(x, y, straight[place], last_of_column=place % rows == rows - 1)
-        starting = [b for b in bypasses if b.start == place]
-        parts += _notes(x, y, starting, blocks, beside=place in straight)
+        parts += _notes(x, y, starting.get(place, ()), blocks, beside=place in straight)
     width = columns * grid.column
     return drawing(width, _TOP + rows * _STEP + 6, "The pipeline", parts)
 
@@ -179,8 +180,8 @@ def _notes(
     """What flows on the edges that leave a block for its side."""
     if not starting:
         return []
-    names = [b.name for b in blocks]
-    there = [names[e.end - 1] if e.end <= len(names) else "outputs" for e in starting]
+    last = len(blocks)
+    there = [blocks[e.end - 1].name if e.end <= last else "outputs" for e in starting]
     said = "; ".join(f"to {name}: {e.words}" for name, e in zip(there, starting, strict=True))
     if beside:
         x, y, shown = x + _BOX_WIDTH + 8, y + 40, f"and to {', '.join(there)}"
