@@ -196,6 +196,11 @@ def test_whose_files_are_the_users_own_has_no_bounds(
     bounded(lambda: busy(1.0), file_of(tmp_path, 1))
 
 
+@pytest.mark.parametrize("name", ["a\0b", "missing", "a" * 5000])
+def test_of_what_is_no_file_the_reader_tells(name: str, tmp_path: Path) -> None:
+    assert bounded(lambda: "told", tmp_path / name) == "told"
+
+
 @pytest.mark.parametrize("error", [ValueError("no model"), RuntimeError("shape")])
 def test_mistakes_are_the_readers_own(error: Exception, tmp_path: Path) -> None:
     def read() -> None:

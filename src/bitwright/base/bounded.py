@@ -73,10 +73,11 @@ class _Reading:
 
     def add(self, places: tuple[Path, ...]) -> None:
         for place in places:
-            name = os.path.realpath(place)
-            if name not in self.places:
-                self.places.add(name)
-                self.size += _size(place)
+            with suppress(OSError, ValueError):  # no name of a file: readers say so
+                name = os.path.realpath(place)
+                if name not in self.places:
+                    self.places.add(name)
+                    self.size += _size(place)
         if self.data is not None:
             _limit_data(self.data + self.memory + _stacks())
 
