@@ -2,7 +2,8 @@
 """The clock that whole designs reach after place and route, over several seeds of the placer.
 
     python benchmarks/clock.py digits --runs RUNS --foldings FOLDINGS
-    python benchmarks/clock.py mnist-cnn-w4a4 --untrained --foldings FOLDINGS --seeds 1,2
+    python benchmarks/clock.py mnist-tfc-w1a1 --runs RUNS --foldings docs/results/clock
+    python benchmarks/clock.py mnist-cnn-w4a4 --untrained --foldings docs/results/clock --seeds 1,2
     python benchmarks/clock.py digits --runs RUNS --foldings FOLDINGS --board
 
 A recipe's network (of a run below RUNS, as `bitwright build NAME --run-dir RUNS/NAME --until lower`
@@ -136,8 +137,9 @@ def page(rows: list[dict[str, Any]]) -> str:
         "",
         "The lowest, middle and highest Fmax over the seeds of the placer, by",
         "`benchmarks/clock.py`; LUTs packed, as nextpnr counts them. Rows of one design have the",
-        "same folding. `7552660` is the commit before the work on the clock; the last column is",
-        "where the slowest path of the slowest seed lies.",
+        "same folding; for mnist-* with `--foldings docs/results/clock`. `7552660` is the",
+        "commit before the work on the clock; the last column is where the slowest path of the",
+        "slowest seed lies.",
         "",
         "| design | version | placed | device | seeds | lowest | middle | highest (MHz) | LUT | FF "
         "| BRAM | DSP | cycles a frame | latency | slowest path in |",

@@ -49,13 +49,12 @@ _TIMEOUT = 3000.0
 
 
 def resolved(graph: Graph, family: str) -> Graph:
-    """With what a multiplication of the family's DSP blocks does."""
+    """With what a multiplication of the family's DSP blocks does, and how weights are read."""
     blocks = (block_of(graph, node) for node in graph)
     return rebuild(
         graph,
         tuple(
-            unit.resolve_multipliers(family) if isinstance(unit, ProductUnit) else unit.node
-            for unit in blocks
+            unit.resolve(family) if isinstance(unit, ProductUnit) else unit.node for unit in blocks
         ),
     )
 

@@ -15,7 +15,7 @@ import pytest
 from bitwright.base.errors import DataError
 from bitwright.base.native import find_compiler
 from bitwright.cli.entry import run as cli
-from bitwright.papers.bnn_soc.course import PRESETS
+from bitwright.papers.bnn_soc.course import PRESETS, load_samples
 from bitwright.papers.bnn_soc.model import Model
 from bitwright.papers.bnn_soc.settings import Settings
 
@@ -53,6 +53,37 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return out + err if code else out
 
     return run
+
+
+def test_options_are_chosen_on_images_that_are_held_out(
+    folder: Path, tmp_path: Path, call: Callable[..., str]
+) -> None:
+    """Of every class as many, and none of them is trained on."""
+    whole, part = load_samples(folder), load_samples(folder, held_out=0.25)
+    assert (len(part.images), len(part.test_images)) == (450, 150)
+    pool = sorted(image.tobytes() for image in (*part.images, *part.test_images))
+    assert pool == sorted(image.tobytes() for image in whole.images)
+    assert np.bincount(part.test_labels).tolist() == [15] * 10
+    train = ("bnn", "train", "bnn-1h", "--out", tmp_path / "x", "--data", folder, "--set", FEW)
+    found = call(*train, "--cycles", 200, "--looks", 1, "--held-out", 0.25, "--json")
+    share = json.loads(found)["rows"][0]["argmax"] * 150
+    assert share == pytest.approx(round(share), abs=1e-6)
+
+
+def test_images_in_a_new_order_train_as_an_order_does(
+    folder: Path, tmp_path: Path, call: Callable[..., str]
+) -> None:
+    call("bnn", "shuffle", "--data", folder, "--out", tmp_path / "mixed", "--seed", 3)
+    mixed, plain = load_samples(tmp_path / "mixed"), load_samples(folder)
+    assert np.array_equal(mixed.test_images, plain.test_images)
+    assert not np.array_equal(mixed.labels, plain.labels)
+    found = []
+    for data, shuffle in ((tmp_path / "mixed", "none"), (folder, "once")):
+        run = tmp_path / shuffle
+        options = ("--set", FEW, "--set", f"shuffle={shuffle}", "--set", "seed=3")
+        call("bnn", "train", "bnn-1h", "--out", run, "--data", data, *options, "--cycles", 700)
+        found.append(Model.load(run / "model.safetensors").weights)
+    assert all(np.array_equal(*pair) for pair in zip(*found, strict=True))
 
 
 def test_train_classify_kpi(folder: Path, tmp_path: Path, call: Callable[..., str]) -> None:

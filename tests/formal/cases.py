@@ -21,6 +21,8 @@ PROOFS = (
     Proof("axi_arbiter", "axi_arbiter"),
     Proof("matvec_core", "matvec_core", {"MW": 2, "MH": 2}, depth=16),
     Proof("matvec_core", "matvec_core", {"MW": 4, "MH": 4}, depth=14),
+    Proof("matvec_core", "matvec_core", {"MW": 4, "MH": 4, "Wait": 1}, depth=15),
+    Proof("matvec_core", "matvec_core", {"MW": 2, "MH": 4, "Wait": 2}, depth=15),
     *(
         Proof("fifo", "stream_fifo", {"Depth": depth, "Style": style})
         for depth in (2, 3, 5, 8)
@@ -118,6 +120,7 @@ FAULTS = (
     Fault("matvec_core_mw2_mh2", "mac_sum",
           "first_i ? AccWidth'($signed(init_i)) : acc_q",
           "acc_q"),
+    Fault("matvec_core_mw4_mh4_wait1", "matvec_core", "fresh2_q ? act2_q", "fresh_q ? act2_q"),
     Fault("window_height2", "stream_window", "LevelWidth'(-Span)", "LevelWidth'(1 - Span)"),
     Fault("window_parallel_cols2", "window_parallel",
           "pixels[(KernelH - 1 - k)", "pixels[(k)"),

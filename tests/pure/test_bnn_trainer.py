@@ -46,7 +46,8 @@ def networks(draw: st.DrawFn) -> Settings:
         "act_forward": draw(st.sampled_from(ACTIVATIONS)),
         "act_backward": draw(st.sampled_from([a for a in ACTIVATIONS if a != "step"])),
         "deriv_at": draw(st.sampled_from(["output", "preactivation"])),
-        "scale_sum": draw(st.sampled_from(["none", "fan_in"])),
+        "scale_sum": draw(st.sampled_from(["none", "fan_in", "root_fan_in"])),
+        "scale_error": draw(st.sampled_from(["none", "fan_in", "root_fan_in"])),
         "clip": draw(st.booleans()),
         "initial": draw(st.sampled_from(INITIALS)),
         "rate_start": draw(st.sampled_from([1e-5, 1e-3, 1e-2])),
@@ -60,7 +61,8 @@ def networks(draw: st.DrawFn) -> Settings:
         "seed": draw(st.integers(0, 1 << 40)),
     }
     if not binary:
-        return Settings(**common, kernel="multiply", input="scale_float")  # type: ignore[arg-type]
+        present = draw(st.sampled_from([0, 128]))
+        return Settings(**common, kernel="multiply", input="scale_float", present=present)  # type: ignore[arg-type]
     choice = st.sampled_from(["deterministic", "stochastic"])
     return Settings(
         **common,  # type: ignore[arg-type]
@@ -250,6 +252,9 @@ def test_input_values() -> None:
     assert middle[127] == -1 and middle[128] == 1
     scaled = Settings(input="scale_float", binary=False, kernel="multiply").input_values()
     assert scaled[0] == -1 and scaled[255] == 1
+    base = Settings(input="scale_float", binary=False, kernel="multiply")
+    some = base.changed(present=100).input_values()
+    assert not some[:100].any() and (some[100:] == scaled[100:]).all()
 
 
 def test_order_visits_every_sample_once_a_pass() -> None:
@@ -267,7 +272,7 @@ def test_order_visits_every_sample_once_a_pass() -> None:
         ("sizes", (784,)), ("sizes", (784, 0, 10)), ("kernel", "popcount"),
         ("act_backward", "step"),
         ("drop_hidden", 1.0), ("rate_start", 0.0), ("input", "scale_float"), ("threshold", 300),
-        ("initial", "glorot"), ("seed", -1), ("rate_end", math.nan),
+        ("initial", "glorot"), ("present", 128), ("seed", -1), ("rate_end", math.nan),
     ],
 )  # fmt: skip
 def test_impossible_settings_are_refused(field: str, value: object) -> None:

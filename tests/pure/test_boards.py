@@ -259,3 +259,18 @@ def test_every_target_with_place_and_route_has_its_tools() -> None:
     odd = load_target("ecp5-25k").model_copy(update={"part": "LFE5U-100F-6BG381C"})
     with pytest.raises(TargetError, match="'LFE5U-100F-6BG381C' is none of LFE5U-12F, LFE5U-25F"):
         pnr_tools(odd).flags(odd)
+
+
+@pytest.mark.parametrize("clock", ["inf", "1e-308", "1e300"])
+def test_clocks_of_boards_and_targets_can_be_computed_with(clock: str, tmp_path: Path) -> None:
+    """The file may be a stranger's; of an endless clock no PLL setting was found: OverflowError."""
+    for kind, load, field in (
+        ("boards/ulx3s", load_board, "clock_mhz"),
+        ("targets/ecp5-45k", load_target, "default_clock_mhz"),
+    ):
+        text = (FILES.parent / f"{kind}.toml").read_text()
+        changed = re.sub(rf"^{field} = .*$", f"{field} = {clock}", text, flags=re.MULTILINE)
+        assert changed != text
+        (tmp_path / "other.toml").write_text(changed)
+        with pytest.raises(TargetError, match=field):
+            load(tmp_path / "other.toml")

@@ -18,7 +18,7 @@ from PIL import Image
 from tests.pure.test_board_protocol import ToyBoard, describe, session
 
 from bitwright.base import made
-from bitwright.base.errors import BitwrightError, DataError, GraphError, ToolError
+from bitwright.base.errors import BitwrightError, DataError, GraphError, RecipeError, ToolError
 from bitwright.build.soc import driver_header
 from bitwright.data.annotated import _MOST_CELLS
 from bitwright.data.labels import BoxLabels, LabelKind, MapLabels, ValueLabels
@@ -32,9 +32,11 @@ from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, footprint
 from bitwright.ir.footprint import MOST_OF_A_FILE
 from bitwright.ir.levels import check_levels
 from bitwright.pipeline.designs import folder as designs
-from bitwright.pipeline.designs.folder import Design, DesignSettings
+from bitwright.pipeline.designs.folder import Design, DesignSettings, open_design, parse_settings
+from bitwright.pipeline.designs.steps import diff_design
 from bitwright.pipeline.export_network import export_graph
 from bitwright.pipeline.recipe_hardware import HardwareSection, hardware_facts
+from bitwright.pipeline.steps.levels import LEVELS, save_levels
 from bitwright.sim.spec import Design as Rtl
 from bitwright.sim.spec import Port
 
@@ -210,6 +212,30 @@ def test_descriptions_that_cannot_be_are_refused(
     (tmp_path / FILE).write_text(json.dumps(fields))
     with pytest.raises(GraphError, match=f"{place[0]}|scores"):
         read_description(tmp_path / FILE)
+
+
+def test_levels_are_of_a_graph_with_one_input(tmp_path: Path) -> None:
+    """ValueError, wherever such a folder was opened."""
+    builder, kind = GraphBuilder("g", INTEGER), parse_format("uint4")
+    edges = [builder.input(e, TensorType((2, 2, 1), kind, (1.0,), 0, 15)) for e in "xy"]
+    _design(tmp_path, builder.finish(builder.add("add", tuple(edges)))).save()
+    levels = np.zeros((1, 2, 2, 1), np.int64)
+    save_levels(tmp_path, levels, {"scores": levels})
+    with pytest.raises(GraphError, match="has 2 inputs"):
+        open_design(tmp_path)
+    (tmp_path / LEVELS).unlink()
+    np.save(tmp_path / "frame.npy", levels[0])
+    with pytest.raises(GraphError, match="has 2 inputs"):
+        diff_design(open_design(tmp_path), file=tmp_path / "frame.npy", until="hardware")
+
+
+@pytest.mark.parametrize("field", ["clock_mhz", "rate_clock_mhz"])
+@pytest.mark.parametrize("clock", [1e-308, 1e300])
+def test_clocks_of_a_design_can_be_computed_with(field: str, clock: float) -> None:
+    """What lies in a cycle of 10^308 ns was counted: OverflowError."""
+    text = json.dumps({"hardware": {field: clock, "target_fps": 1.0}})
+    with pytest.raises(RecipeError, match=field):
+        parse_settings(text, "hardware.json")
 
 
 def test_a_description_comes_back_as_it_was_written(tmp_path: Path) -> None:

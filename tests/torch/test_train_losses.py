@@ -65,6 +65,16 @@ def test_losses_on_labels_are_those_of_probabilities() -> None:
     assert torch.allclose(label_loss(scores, labels, "kld"), cross_entropy(scores, labels))
 
 
+def test_a_squared_hinge_pulls_up_to_the_margin_and_no_further() -> None:
+    scores = torch.tensor([[0.5, -2.0, 3.0]], requires_grad=True)
+    found = label_loss(scores, torch.tensor([0]), "squared_hinge")
+    assert float(found.detach()) == pytest.approx((0.5**2 + 0 + 4**2) / 3)
+    found.backward()
+    assert torch.allclose(scores.grad, torch.tensor([[-1.0, 0.0, 8.0]]) / 3)
+    done = label_loss(torch.tensor([[1.0, -1.0]]), torch.tensor([0]), "squared_hinge")
+    assert float(done) == 0
+
+
 def gradient(scores: Tensor, **how: object) -> Tensor:
     scores = scores.clone().requires_grad_()
     distillation_loss(scores, TEACHER, LABELS, **how).backward()

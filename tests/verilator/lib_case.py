@@ -77,6 +77,16 @@ def image(rows: Levels, bits: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def side_by_side(words: Levels, rows: int) -> Levels:
+    """Words of a ROM as lines that have one of each row, as `mem_rom` takes them."""
+    if rows == 1:
+        return words
+    lines = 1 << (-(-len(words) // rows) - 1).bit_length()
+    padded = np.zeros((rows * lines, words.shape[1]), dtype=words.dtype)
+    padded[: len(words)] = words
+    return np.concatenate(np.split(padded, rows), axis=1)
+
+
 def one_to_one(beats: int, latency: int) -> Callable[[int], tuple[Stamps, Stamps]]:
     """A beat in and a beat out every cycle."""
 

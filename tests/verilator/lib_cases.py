@@ -18,6 +18,7 @@ from tests.verilator.lib_case import (
     image,
     levels_of,
     one_to_one,
+    side_by_side,
     spec,
 )
 from tests.verilator.lib_code_cases import CODE_CASES
@@ -158,6 +159,8 @@ class MatShape:
     pack: int = 1
     share: bool = False
     step: int = 1
+    rows: int = 1
+    wait: int = 0
 
     @property
     def counts(self) -> bool:
@@ -215,7 +218,7 @@ def matvec(name: str, shape: MatShape) -> Case:
 
     def stamps(frames: int) -> tuple[Stamps, Stamps]:
         start = np.arange(frames * shape.groups)[:, None] * (nf * sf)
-        latency = 4 + shape.stages
+        latency = 4 + shape.wait + shape.stages
         taken, given = start + np.arange(sf), start + np.arange(nf) * sf + sf - 1 + latency
         return taken.ravel(), given.ravel()
 
@@ -228,11 +231,12 @@ def matvec(name: str, shape: MatShape) -> Case:
         "WeightFile": "w.mem", "BiasFile": "b.mem",
         "DspRows": shape.pe if shape.dsp else shape.dsp_rows,
         "DspPack": shape.pack, "DspShare": int(shape.share), "Step": shape.step,
-        "RomStyle": shape.style,
+        "RomStyle": shape.style, "RomRows": shape.rows, "Wait": shape.wait,
     }  # fmt: skip
     starts = (bias if shape.bias else 0) - (shape.counts * (weights < 0)).sum(axis=2)
     biases = image(starts.reshape(-1, shape.pe), 7)
-    memories = {"w.mem": image(codes, shape.weight_bits), "b.mem": biases}
+    words = image(side_by_side(codes, shape.rows), shape.weight_bits)
+    memories = {"w.mem": words, "b.mem": biases}
     return Case(f"matvec_{name}", "matvec", parameters, {"in": port_in},
                 {"out": spec(shape.pe, acc_bits, shape.groups * nf, signed=True)}, reference,
                 shape.groups * nf * sf, stamps, memories)  # fmt: skip
@@ -378,6 +382,12 @@ CASES = (
     matvec("bits_bias", MatShape(14, 6, 3, 7, 1, 1, weight_bipolar=True, bias=True, groups=2)),
     matvec("bits_step", MatShape(20, 2, 2, 10, 1, 1, weight_bipolar=True, step=2)),
     matvec("binary_weight", MatShape(9, 4, 2, 3, 1, 4, act_signed=True, weight_bipolar=True)),
+    matvec("rows", MatShape(12, 6, 2, 2, bias=True, style=1, rows=3, wait=1)),
+    matvec("rows_luts", MatShape(12, 6, 2, 2, style=2, rows=5, wait=1)),
+    matvec("rows_many", MatShape(9, 7, 1, 1, bias=True, style=2, rows=32, wait=2)),
+    matvec("rows_later", MatShape(5, 8, 1, 1, style=1, rows=20, wait=3)),
+    matvec("wait", MatShape(12, 6, 2, 3, style=1, wait=1)),
+    matvec("wait_one_row", MatShape(12, 2, 2, 3, style=2, wait=2)),
     matvec("groups", MatShape(6, 4, 2, 3, bias=True, groups=3, style=1)),
     matvec("depthwise", MatShape(9, 1, 1, 3, act_signed=True, bias=True, groups=5)),
     matvec("group_xnor", MatShape(4, 2, 2, 4, 1, 1, weight_bipolar=True, act_bipolar=True,

@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from tests.verilator.lib_case import Case, Levels, Stamps, Streams, image, one_to_one, spec
+from tests.verilator.lib_case import (
+    Case,
+    Levels,
+    Stamps,
+    Streams,
+    image,
+    one_to_one,
+    side_by_side,
+    spec,
+)
 
 from bitwright.sim import StreamSpec
 
@@ -30,6 +39,8 @@ class DepthShape:
     pixels: int = 2
     step: int = 1
     simd: int = 1
+    rows: int = 1
+    wait: int = 0
 
     @property
     def fold(self) -> int:
@@ -91,7 +102,7 @@ def depthwise(name: str, shape: DepthShape) -> Case:
 
     def stamps(frames: int) -> tuple[Stamps, Stamps]:
         taken = np.arange(frames * beats)
-        return taken, taken[window - 1 :: window] + 4 + shape.stages
+        return taken, taken[window - 1 :: window] + 4 + shape.wait + shape.stages
 
     parameters: dict[str, int | str] = {
         "Channels": shape.channels, "PE": pe, "SIMD": simd, "Window": shape.window,
@@ -101,10 +112,12 @@ def depthwise(name: str, shape: DepthShape) -> Case:
         "HasBias": int(shape.bias or shape.counts), "BiasWidth": 7,
         "WeightFile": "w.mem", "BiasFile": "b.mem",
         "DspRows": shape.pe if shape.dsp else 0, "Step": shape.step, "RomStyle": shape.style,
+        "RomRows": shape.rows, "Wait": shape.wait,
     }  # fmt: skip
     starts = (bias if shape.bias else 0) - (shape.counts * (taps < 0)).sum(axis=1)
     biases = image(starts.reshape(-1, pe), 7)
-    memories = {"w.mem": image(codes, shape.weight_bits), "b.mem": biases}
+    rows = image(side_by_side(codes, shape.rows), shape.weight_bits)
+    memories = {"w.mem": rows, "b.mem": biases}
     return Case(f"depthwise_{name}", "depthwise", parameters, {"in": port_in},
                 {"out": spec(pe, acc_bits, shape.pixels * fold, signed=True)}, reference,
                 beats, stamps, memories)  # fmt: skip
@@ -298,6 +311,8 @@ MORE_CASES = (
     depthwise("parallel_dsp", DepthShape(4, 2, 9, 9, 8, act_signed=True, dsp=True, simd=9)),
     depthwise("parallel_xnor", DepthShape(4, 2, 9, 1, 1, weight_bipolar=True, act_bipolar=True,
                                           bias=True, simd=9)),
+    depthwise("rows", DepthShape(6, 2, 9, bias=True, style=1, rows=2, wait=1)),
+    depthwise("rows_many", DepthShape(5, 1, 7, style=2, rows=18, wait=2)),
     depthwise("step", DepthShape(4, 2, 3, 9, 8, act_signed=True, step=2)),
     depthwise("xnor", DepthShape(4, 2, 9, 1, 1, weight_bipolar=True, act_bipolar=True, bias=True)),
     depthwise("bits", DepthShape(4, 2, 9, 1, 1, weight_bipolar=True)),

@@ -22,7 +22,15 @@ from bitwright.build.netlist import read_modules
 from bitwright.build.packing import top_of
 from bitwright.build.target import Target, load_target
 from bitwright.build.yosys import SynthesisOptions, owner_of, synthesise
-from bitwright.hw import Folding, MapOptions, NodeFolding, analyse, graph_resources, map_graph
+from bitwright.hw import (
+    Folding,
+    MapOptions,
+    NodeFolding,
+    analyse,
+    blocks_of,
+    graph_resources,
+    map_graph,
+)
 from bitwright.hw.options import FillGoal
 from bitwright.hw.search import search_folding
 from bitwright.hw.template import template
@@ -89,6 +97,34 @@ def test_mapped_network_gives_the_integers_of_the_graph(tmp_path: Path, style: s
     assert plain <= {"i_pool"}  # its running maxima are compared at once
     if rams:
         assert {"i_conv", "i_conv_window", "i_scores_fifo"} <= set(map(owner_of, rams))
+    _equal(tmp_path, graph, hardware, (no_stalls(), random_stalls(0.5, 3)))
+
+
+@pytest.mark.parametrize("style", ["distributed", "block"])
+def test_deep_memories_have_a_register_before_the_choice(tmp_path: Path, style: str) -> None:
+    """2 100 words of weights in rows of LUTs or of block RAMs, and a vector of 300 words that is
+    kept: RTL and netlist give the integers of the graph in the cycles of the model, and every block
+    RAM has its register.
+    """
+    need(missing_for("verilator"))
+    graph = Net((1, 1, 900), "uint2", "int3n", seed=7).flatten().dense(7, name="deep").finish()
+    fold = NodeFolding(pe=1, simd=3, ram_style=style, res_type="lut")
+    hardware = map_graph(graph, Folding({"deep": fold}))
+    deep = blocks_of(hardware)["deep"]
+    assert deep.integer("rom_rows") == (9 if style == "distributed" else 2)
+    assert deep.integer("wait") == 1
+    emit(hardware, tmp_path / "rtl")
+    feeds = random_feeds(graph, FRAMES, np.random.default_rng(6))
+    rtl = Simulator.build(tmp_path / "rtl")
+    result = rtl.run(rtl.pack({"s_axis_0": feeds[graph.inputs[0]]}), FRAMES, no_stalls())
+    flow = analyse(hardware)
+    assert (result.latency, result.interval) == (flow.latency, flow.interval)
+    cells = _netlist(tmp_path / "rtl", tmp_path, load_target("ecp5-45k"))
+    rams = {name: cell["parameters"] for name, cell in cells.items() if cell["type"] == "DP16KD"}
+    assert len(rams) == graph_resources(hardware, "ecp5").bram
+    assert sum("i_weights" in name for name in rams) == (0 if style == "distributed" else 2)
+    assert sum("i_buffer" in name for name in rams) == 1
+    assert not [name for name, have in rams.items() if "OUTREG" not in have.values()]
     _equal(tmp_path, graph, hardware, (no_stalls(), random_stalls(0.5, 3)))
 
 

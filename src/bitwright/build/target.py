@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from bitwright.base.described import Strict, read_described
 from bitwright.base.errors import TargetError
 from bitwright.base.figures import RESOURCE_WORDS, Resources
+from bitwright.base.records import Mhz
 
 _TARGETS = Path(__file__).parent / "targets"
 _BOARDS = Path(__file__).parent / "boards"
@@ -52,7 +53,7 @@ class Capacity(Strict):
 class Power(Strict):
     """Static power assumed for energy estimates."""
 
-    static_watts: float = Field(ge=0)
+    static_watts: float = Field(ge=0, allow_inf_nan=False)
     source: str
 
 
@@ -83,9 +84,9 @@ class ClockSpeeds(Strict):
         source: of the figures.
     """
 
-    typical_mhz: float | None = Field(default=None, gt=0)
-    best_mhz: float | None = Field(default=None, gt=0)
-    limit_mhz: float = Field(gt=0)
+    typical_mhz: Mhz | None = None
+    best_mhz: Mhz | None = None
+    limit_mhz: Mhz
     source: str
 
     @model_validator(mode="after")
@@ -108,7 +109,7 @@ class Target(Strict):
     package: Word
     speed: Word
     flow: Flow
-    default_clock_mhz: float = Field(gt=0)
+    default_clock_mhz: Mhz
     resources: Capacity
     power: Power
     clock: ClockSpeeds | None = Field(default=None, description="None: any clock is taken")
@@ -171,7 +172,7 @@ class Board(Strict):
     description: str
     targets: tuple[str, ...] = Field(min_length=1)
     parts: Mapping[str, Part] = Field(default_factory=dict)
-    clock_mhz: float = Field(gt=0)
+    clock_mhz: Mhz
     clock_on_pll_pad: bool = False
     pins: dict[Port, Word]
     io_type: Word = "LVCMOS33"

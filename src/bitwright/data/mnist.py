@@ -6,6 +6,7 @@ Its IDX files: two zero bytes, type, number of axes, big-endian axes, data.
 
 from __future__ import annotations
 
+import gzip
 import math
 import struct
 from pathlib import Path
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from bitwright.base.archives import gunzip, most_of
 from bitwright.base.errors import DataError
-from bitwright.base.files import read_bytes, regular_size
+from bitwright.base.files import atomic_write, read_bytes, regular_size
 from bitwright.base.memory import machine_memory
 from bitwright.base.progress import Progress
 from bitwright.data.dataset import DataSplits
@@ -129,6 +130,12 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     """
     content = read_bytes(path, most=machine_memory() // 4)
     return parse_idx(gunzip(content, str(path)) if path.suffix == ".gz" else content, str(path))
+
+
+def write_idx(path: Path, array: NDArray[np.uint8]) -> None:
+    """Write an IDX file of unsigned bytes, packed with gzip; the same array gives the same file."""
+    head = struct.pack(f">BBBB{array.ndim}I", 0, 0, _UINT8, array.ndim, *array.shape)
+    atomic_write(path, gzip.compress(head + array.astype(np.uint8).tobytes(), mtime=0))
 
 
 def parse_idx(content: bytes, where: str) -> NDArray[np.uint8]:

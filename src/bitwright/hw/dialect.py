@@ -188,6 +188,8 @@ _MULTIPLIERS = {
     "dsp_pack": AttrSpec("int", "products of a row that a DSP block makes and adds", 1),
     "dsp_share": AttrSpec("int", "1: a DSP block makes products of two rows", 0),
     "adders": AttrSpec("int", "adders in a line between registers", 1),
+    "rom_rows": AttrSpec("int", "words side by side in a line of the weight memory", 1),
+    "wait": AttrSpec("int", "cycles more than one in which operands are read", 0),
 }
 _MODE = AttrSpec("str", "weights in the unit or from outside", "internal_embedded", MEM_MODES)
 _WEIGHTS = {

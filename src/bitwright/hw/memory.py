@@ -106,6 +106,18 @@ _BRAM_SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
 }
 
 FAMILIES = tuple(_BRAM_SHAPES)
+# Whose block RAMs take in a plain register behind them (`build/registers`).
+_OUTPUT_REGISTERS = frozenset({"ecp5"})
+
+
+def block_shapes(family: str) -> tuple[tuple[int, int], ...]:
+    """Shapes of one block RAM, as (words, bits of a word)."""
+    return _BRAM_SHAPES[family]
+
+
+def registers_in_brams(family: str) -> bool:
+    """Whether a plain register behind a block RAM becomes part of it."""
+    return family in _OUTPUT_REGISTERS
 
 
 def bram_count(family: str, depth: int, width: int) -> int:

@@ -74,6 +74,18 @@ class Graph:
             raise GraphError(f"no node named {name!r}; the graph has {', '.join(names)}{more}")
         return found
 
+    @property
+    def only_input(self) -> str:
+        """The input of a graph that has one, for what can tell no other where it belongs.
+
+        Raises:
+            GraphError: it has another number of them; any file may say so.
+        """
+        if len(self.inputs) != 1:
+            said = f"the graph has {len(self.inputs)} inputs; what is given here is of one alone"
+            raise GraphError(said, where=self.name)
+        return self.inputs[0]
+
     def producer(self, edge: str) -> Node | None:
         """The node that makes an edge, or None for a graph input."""
         return self._producers.get(edge)

@@ -131,9 +131,9 @@ class Parted:
         """The same of a network with one input: levels ``(N, *shape)``.
 
         Raises:
-            GraphError: images of another size than the network's.
+            GraphError: images of another size than the network's, or it has several inputs.
         """
-        (edge,) = self.graph.inputs
+        edge = self.graph.only_input
         wanted = self.graph.types[edge].shape
         if images.shape[1:] != wanted:
             raise GraphError(

@@ -403,7 +403,7 @@ def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str,
     batch = frames_within(imported.graph, BATCH, MOST_OF_A_FILE, str(path))
     rng, shape = np.random.default_rng(0), (images, *imported.input_shape)
     if imported.source is None:  # the graph takes levels, and the file the reals that they mean
-        (edge,) = imported.graph.inputs
+        edge = imported.graph.only_input
         kind, levels = imported.graph.types[edge], random_feeds(imported.graph, images, rng)[edge]
         given = levels.reshape(images, -1)[:, imported.order.ravel()].reshape(shape)
         drawn = given * kind.scale[0]

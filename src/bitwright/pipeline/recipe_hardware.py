@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from bitwright.base.described import Described
 from bitwright.base.files import MOST_TEXT, read_text
+from bitwright.base.records import Mhz
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -89,9 +90,9 @@ class HardwareSection(Section):
     kind: Literal["dataflow", "engine"] = "dataflow"
     engine: str = "e256"
     target: str = "ecp5-45k"
-    clock_mhz: Positive = 100.0
+    clock_mhz: Mhz = 100.0
     target_fps: Positive | None = None
-    rate_clock_mhz: Positive | None = None
+    rate_clock_mhz: Mhz | None = None
     fill: Annotated[float, Field(gt=0, le=1)] | None = None
     budget: Budget | None = None
     folding_config_file: Path | None = None

@@ -39,6 +39,15 @@ def relative_error(output: Tensor, target: Tensor, power: Tensor | None = None) 
     return (output - target).square().mean() / power.clamp(min=torch.finfo(target.dtype).tiny)
 
 
+def squared_hinge(scores: Tensor, target: Tensor) -> Tensor:
+    """``max(0, 1 - target * score)^2``, the mean over images and classes.
+
+    Of targets +1 for the class and -1 for the rest: what binarized networks were first trained with
+    (Courbariaux et al. 2016, section 2.1).
+    """
+    return (1 - target * scores).clamp(min=0).square().mean()
+
+
 _ON_PROBABILITIES = {
     "kld": divergence,
     "mse": functional.mse_loss,
@@ -50,14 +59,17 @@ _ON_PROBABILITIES = {
 def label_loss(
     scores: Tensor, labels: Tensor, kind: str = "ce", label_smoothing: float = 0.0
 ) -> Tensor:
-    """What ``TrainConfig.loss`` names: ``ce`` on scores, the others on ``softmax(scores)`` against
-    the labels as probabilities (one for the class, zero for the rest, smoothed).
+    """What ``TrainConfig.loss`` names: ``ce`` and ``squared_hinge`` on scores, the others on
+    ``softmax(scores)`` against the labels as probabilities (one for the class, zero for the rest,
+    smoothed).
     """
     if kind == "ce":
         return cross_entropy(scores, labels, label_smoothing)
     classes = scores.shape[1]
     target = functional.one_hot(labels, classes).to(scores.dtype)
     target = target * (1 - label_smoothing) + label_smoothing / classes
+    if kind == "squared_hinge":
+        return squared_hinge(scores, 2 * target - 1)
     return _ON_PROBABILITIES[kind](functional.softmax(scores, dim=1), target)
 
 

@@ -194,8 +194,8 @@ class TrainConfig(Strict):
         decay: for ``time`` and ``exponential``, by epoch.
         patience: for ``plateau``.
         final_lr: for ``cosine``, where it ends, as a share of ``lr``.
-        loss: on the labels: cross entropy (``ce``), or on the probabilities ``kld``, ``mse``,
-            ``msle``, ``mae``; see `train.loss`.
+        loss: on the labels: cross entropy (``ce``), ``squared_hinge`` (of scores against +1 and
+            -1), or on the probabilities ``kld``, ``mse``, ``msle``, ``mae``; see `train.loss`.
         label_smoothing: share of the target spread over all classes.
         clip_norm: largest norm of the whole gradient; None does not clip.
         keep: which weights the run ends with: those of the epoch that was ``best`` on the
@@ -241,7 +241,7 @@ class TrainConfig(Strict):
     decay: Annotated[float, Field(ge=0.0, le=100.0)] = 0.1
     patience: Annotated[int, Field(ge=0, le=10_000)] = 10
     final_lr: _Share = 0.0
-    loss: Literal["ce", "kld", "mse", "msle", "mae"] = "ce"
+    loss: Literal["ce", "squared_hinge", "kld", "mse", "msle", "mae"] = "ce"
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     clip_norm: Annotated[float, Field(gt=0.0)] | None = None
     keep: Literal["best", "last"] = "best"

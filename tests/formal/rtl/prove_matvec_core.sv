@@ -3,8 +3,9 @@
 // 4 x 4 in 2 lanes of 2 columns, weights of 2 bits that are unknown and constant, bits as activations.
 `default_nettype none
 module prove_matvec_core #(
-  parameter int MW = 4,
-  parameter int MH = 4
+  parameter int MW   = 4,
+  parameter int MH   = 4,
+  parameter int Wait = 0
 ) (
   input logic       clk_i,
   input logic       rst_ni,
@@ -27,15 +28,21 @@ module prove_matvec_core #(
   assign out_fire = out_valid & out_ready_i;
 
   matvec_core #(
-    .MW(MW), .MH(MH), .PE(2), .SIMD(2), .WeightWidth(2), .ActWidth(1), .AccWidth(4)
+    .MW(MW), .MH(MH), .PE(2), .SIMD(2), .WeightWidth(2), .ActWidth(1), .AccWidth(4),
+    .Wait(Wait)
   ) i_dut (
     .clk_i, .rst_ni, .in_valid_i, .in_ready_o(in_ready), .in_data_i, .out_valid_o(out_valid),
     .out_ready_i, .out_data_o(out_data), .weight_valid_i, .weight_i(word_q), .en_o(en),
     .issue_o(issue), .addr_o(addr)
   );
-  always @(posedge clk_i) if (en) word_q <= weights[addr*8 +: 8];
+  // The word comes Wait edges with en later.
+  logic [(Wait+1)*8-1:0] words_q;
+  logic [(Wait+2)*8-1:0] words;
+  assign words  = {words_q, weights[addr*8 +: 8]};
+  assign word_q = words[(Wait+1)*8 +: 8];
+  always @(posedge clk_i) if (en) words_q <= words[0 +: (Wait+1)*8];
 
-  fv_rules #(.Width(8), .Limit(SF * NF + 10)) i_rules (
+  fv_rules #(.Width(8), .Limit(SF * NF + 10 + Wait)) i_rules (
     .clk_i, .rst_ni, .offered_i(in_valid_i & weight_valid_i),
     .out_valid_i(out_valid), .out_ready_i, .out_data_i(out_data)
   );

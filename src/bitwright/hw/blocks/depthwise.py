@@ -10,7 +10,7 @@ import numpy as np
 
 from bitwright.hw.blocks.base import Firing, Fold, Instance, pe_foldings
 from bitwright.hw.blocks.products import STYLES, ProductUnit
-from bitwright.hw.memory import STYLE_CODES, Memory
+from bitwright.hw.memory import Memory
 from bitwright.ir import IntArray
 
 
@@ -105,7 +105,7 @@ class Depthwise(ProductUnit):
             "Window": self.window,
             **self.parameters(),
             **self.packing_parameters(),
-            "RomStyle": STYLE_CODES[self.string("ram_style")],
+            **self.rom_parameters(),
         }
         return Instance(
             "depthwise", parameters, {"WeightFile": self.weight_memory(), **self.constants()}

@@ -13,7 +13,7 @@ import numpy as np
 from bitwright.base.figures import Resources
 from bitwright.hw.blocks.base import Firing, Fold, Instance, all_foldings, divisors
 from bitwright.hw.blocks.products import STYLES, ProductUnit
-from bitwright.hw.memory import STYLE_CODES, Memory, packing, ram_resources, tool_style
+from bitwright.hw.memory import Memory, packing, ram_resources, registers_in_brams, tool_style
 from bitwright.ir import IntArray, Node
 
 EXTERNAL = "external"
@@ -126,10 +126,28 @@ class MatVec(ProductUnit):
 
     def memory_cost(self, family: str) -> Resources:
         cost = super().memory_cost(family)
-        if self.folds[0] > 1:
+        if self.replays:
             size = self.folds[1], self.inputs[0].width
             cost += ram_resources(family, *size, tool_style(family, *size))
         return cost
+
+    @property
+    def replays(self) -> bool:
+        """Whether a vector is kept for the next rows."""
+        return self.folds[0] > 1
+
+    def waits(self, family: str) -> int:
+        """A word of a vector that a block RAM keeps takes a cycle more, too."""
+        kept = self.replays and tool_style(family, self.folds[1], self.inputs[0].width) == "block"
+        return max(super().waits(family), int(kept))
+
+    def waiting_bits(self, family: str) -> int:
+        """A word that is replayed waits beside one that comes in."""
+        more = self.replays and self.waits(family) > 0
+        kept = self.inputs[0].width
+        if registers_in_brams(family) and tool_style(family, self.folds[1], kept) == "block":
+            kept = 0
+        return super().waiting_bits(family) + more * (kept + 1)
 
     def weight_cost(self, family: str) -> Resources:
         if not self.external:
@@ -162,8 +180,7 @@ class MatVec(ProductUnit):
 
     def features(self, family: str) -> dict[str, float]:
         own = super().features(family)
-        again = self.folds[0] > 1  # the vector is kept for the next rows
-        return {**own, "stream": self.inputs[0].width * (2 if again else 1)}
+        return {**own, "stream": self.inputs[0].width * (2 if self.replays else 1)}
 
     def instance(self) -> Instance:
         rows, columns = self.matrix
@@ -172,6 +189,6 @@ class MatVec(ProductUnit):
         parameters |= {**self.parameters(), **self.packing_parameters()}
         if self.external:
             return Instance("matvec_stream", parameters, self.constants())
-        parameters["RomStyle"] = STYLE_CODES[self.string("ram_style")]
+        parameters |= self.rom_parameters()
         memories = {"WeightFile": self.weight_memory(), **self.constants()}
         return Instance("matvec", parameters, memories)

@@ -16,17 +16,18 @@ from bitwright.formats import parse_format
 from bitwright.hw.blocks.base import Block, Fold
 from bitwright.hw.blocks.rows import Packing, Row, packing_of
 from bitwright.hw.memory import (
+    STYLE_CODES,
     Memory,
     bram_count,
     pack_lanes,
     rom_brams,
     rom_luts,
     rom_outputs,
-    rom_resources,
     rom_style,
     unpack_lanes,
 )
 from bitwright.hw.operands import Operand, Product, stream_operand, weight_operand
+from bitwright.hw.roms import Rom, rom_of
 from bitwright.ir import IntArray, Node, bits_for_interval
 
 STYLES, KINDS = ("distributed", "block"), ("lut", "dsp")  # of memories, of multipliers
@@ -198,19 +199,37 @@ class ProductUnit(Block):
     def latency_of_steps(self) -> int:
         """Cycles from a step to its result."""
         stages = max(row.stages for _, row in self.rows())
-        return 4 + stages + (self.product.weight.index > 0)
+        return 4 + self.integer("wait") + stages + (self.product.weight.index > 0)
 
     def packed(self, layout: str) -> Memory:
         """The weight memory, with what its words are in front of what every such memory says."""
         weight = self.product.weight
         layout = f"{self.name}: {layout}, {weight.describe()}"
-        return pack_lanes(weight.words(self.weight_words()), self.weight_bits, layout)
+        words = pack_lanes(weight.words(self.weight_words()), self.weight_bits, layout)
+        return self.rom.arranged(words)
 
     def unpacked(self, memory: Memory) -> IntArray:
         """``(depth, pe * simd)`` levels that a memory holds: inverse of `packed`."""
         weight = self.product.weight
-        lanes = unpack_lanes(memory, self.pe * self.simd, signed=weight.words_signed)
+        words = self.rom.words(memory)
+        lanes = unpack_lanes(words, self.pe * self.simd, signed=weight.words_signed)
         return weight.levels(lanes)
+
+    @property
+    def rom(self) -> Rom:
+        """How the weight memory is kept, as `resolve` has set it."""
+        return Rom(self.depth, self.word_bits, max(1, self.integer("rom_rows")))
+
+    def waits(self, family: str) -> int:
+        """Cycles more than one in which the operands are read."""
+        return self._rom_of(family).choices
+
+    def _rom_of(self, family: str) -> Rom:
+        """How the weight memory is kept in a family, before `resolve` sets it."""
+        return rom_of(family, self.depth, self.word_bits, self._style_of(family))
+
+    def _style_of(self, family: str) -> str:
+        return rom_style(family, self.depth, self.word_bits, self.string("ram_style"))
 
     @property
     def starts(self) -> IntArray | None:
@@ -240,8 +259,12 @@ class ProductUnit(Block):
         """What stands where in the memory of the bias."""
 
     def resolve(self, family: str) -> Node:
-        style = rom_style(family, self.depth, self.word_bits, self.string("ram_style"))
-        return replace(self, node=self.resolve_multipliers(family)).with_attrs(ram_style=style)
+        own = replace(self, node=self.resolve_multipliers(family))
+        return own.with_attrs(
+            ram_style=self._style_of(family),
+            rom_rows=self._rom_of(family).rows,
+            wait=self.waits(family),
+        )
 
     def resolve_multipliers(self, family: str) -> Node:
         """The node with a definite number of rows in DSP blocks, and what these do."""
@@ -259,11 +282,20 @@ class ProductUnit(Block):
         return self.weight_cost(family) + Resources(dsp=dsps)
 
     def weight_cost(self, family: str) -> Resources:
-        return rom_resources(family, self.depth, self.word_bits, self.string("ram_style"))
+        own = self._rom_of(family).resources(family, self._style_of(family))
+        return own + Resources(ff=self.waiting_bits(family))
+
+    def waiting_bits(self, family: str) -> int:
+        """Registers of activations, flags and addresses that wait for weights."""
+        waits = self.waits(family)
+        spare = (waits - self._rom_of(family).choices) * (self.depth - 1).bit_length()
+        return waits * (self.inputs[0].width + 3) + spare
 
     def chooses_words(self, family: str) -> bool:
+        if self._style_of(family) != "block" or self._rom_of(family).rows > 1:
+            return False  # a register stands before the choice
         sizes = family, self.depth, self.word_bits
-        return self.string("ram_style") == "block" and rom_brams(*sizes) < bram_count(*sizes)
+        return rom_brams(*sizes) < bram_count(*sizes)
 
     @property
     def operand_bits(self) -> int:
@@ -323,6 +355,15 @@ class ProductUnit(Block):
             "DspRows": self.dsp_rows,
             **({} if self.integer("adders") == 1 else {"Step": self.integer("adders")}),
             **({"Drop": self.integer("drop")} if self.rounds else {}),
+        }
+
+    def rom_parameters(self) -> dict[str, int | str]:
+        """Parameters that say how the weights are kept and read."""
+        rows, wait = self.rom.rows, self.integer("wait")
+        return {
+            "RomStyle": STYLE_CODES[self.string("ram_style")],
+            **({} if rows == 1 else {"RomRows": rows}),
+            **({} if wait == 0 else {"Wait": wait}),
         }
 
     def packing_parameters(self) -> dict[str, int | str]:

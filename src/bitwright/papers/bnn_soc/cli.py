@@ -27,6 +27,15 @@ Data = Annotated[
 ]
 Cycles = Annotated[int, typer.Option("--cycles", min=1, help="Samples to train on.")]
 Looks = Annotated[int, typer.Option("--looks", min=1, max=1000, help="Evaluations on the way.")]
+HeldOut = Annotated[
+    float,
+    typer.Option(
+        "--held-out",
+        min=0.0,
+        max=0.9,
+        help="Share of the training images to judge on instead of the test images.",
+    ),
+]
 Threads = Annotated[int, typer.Option("--threads", min=1, max=64)]
 Sets = Annotated[
     list[str] | None,
@@ -43,6 +52,7 @@ def train_verb(  # noqa: PLR0913, PLR0917
     cycles: Cycles = 60_000,
     looks: Looks = 10,
     threads: Threads = 1,
+    held_out: HeldOut = 0.0,
     assign: Sets = None,
     force: Force = False,
     json: Json = False,
@@ -56,7 +66,7 @@ def train_verb(  # noqa: PLR0913, PLR0917
     output = Output(json)
     settings = _settings(preset, assign)
     check_free(out, force=force)
-    samples = load_samples(data)
+    samples = load_samples(data, held_out=held_out)
     with output.progress() as progress:
         model, seen = run_course(
             settings, samples, cycles=cycles, looks=looks, threads=threads,
@@ -77,6 +87,7 @@ def ablate_verb(  # noqa: PLR0913, PLR0917
     cycles: Cycles = 60_000,
     looks: Looks = 6,
     threads: Threads = 1,
+    held_out: HeldOut = 0.0,
     assign: Sets = None,
     only: Annotated[
         list[str] | None, typer.Option("--only", help="Of the tricks; may be given again.")
@@ -93,7 +104,7 @@ def ablate_verb(  # noqa: PLR0913, PLR0917
     unknown = set(only or ()) - set(TRICKS)
     if unknown:
         raise RecipeError(f"no trick {sorted(unknown)}", hint="one of " + ", ".join(TRICKS))
-    base, samples = _settings(preset, assign), load_samples(data)
+    base, samples = _settings(preset, assign), load_samples(data, held_out=held_out)
     found: dict[str, Any] = {}
     for name, change in TRICKS.items():
         if only and name not in only:
@@ -114,6 +125,25 @@ def ablate_verb(  # noqa: PLR0913, PLR0917
         atomic_write(out / f"curves{first // 3}.svg", picture + "\n")
     if not output.answered(table.to_json()):
         output.results(table)
+
+
+@bnn.command("shuffle")
+def shuffle_verb(
+    out: Out,
+    data: Data = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=(1 << 63) - 1)] = 0,
+    force: Force = False,
+) -> None:
+    """Write the data set with its training images in another order: train on it with
+    `--set shuffle=none`, which reads them one after the other.
+    """
+    from bitwright.base.files import check_free
+    from bitwright.papers.bnn_soc.course import load_samples, write_shuffled
+
+    check_free(out, force=force)
+    samples = load_samples(data)
+    write_shuffled(out, samples, seed)
+    Output(False).say(f"{len(samples.images)} images in a new order are in {out}")
 
 
 @bnn.command("classify")
@@ -345,32 +375,11 @@ def _settings(preset: str, assign: list[str] | None) -> Settings:
     """A preset with changes: each value is of the type that the option has."""
     from bitwright.base.errors import RecipeError
     from bitwright.papers.bnn_soc.course import PRESETS
+    from bitwright.papers.bnn_soc.settings import parse_changes
 
     if preset not in PRESETS:
         raise RecipeError(f"no preset {preset!r}", hint="one of " + ", ".join(PRESETS))
-    base = PRESETS[preset]
-    changes: dict[str, Any] = {}
-    for text in assign or ():
-        key, equals, value = text.partition("=")
-        old = getattr(base, key, None)
-        if not equals or key not in base.__dataclass_fields__:
-            known = ", ".join(base.__dataclass_fields__)
-            raise RecipeError(f"{text!r} changes no option", where="--set", hint=known)
-        try:
-            changes[key] = _value(value, old)
-        except ValueError as error:
-            raise RecipeError(f"{value!r} is no value", where=f"--set {key}") from error
-    return base.changed(**changes)
-
-
-def _value(text: str, old: Any) -> Any:
-    if isinstance(old, bool):
-        if text not in ("true", "false"):
-            raise ValueError(text)
-        return text == "true"
-    if isinstance(old, tuple):
-        return tuple(int(part) for part in text.split("-"))
-    return type(old)(text)
+    return parse_changes(PRESETS[preset], assign or ())
 
 
 def _backend(model: Any, name: str) -> Any:

@@ -81,8 +81,7 @@ class Model:
         for layer in range(s.layers):
             given = x.astype(np.int8) if s.binary else x
             z = np.asarray(product(layer, given), dtype=np.float32)
-            if s.scale_sum == "fan_in":
-                z = z / np.float32(s.sizes[layer])
+            z = z / np.float32(s.sum_scale_of(layer))
             bias = self.biases[layer]
             if bias is not None:
                 z = z + bias

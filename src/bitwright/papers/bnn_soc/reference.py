@@ -94,8 +94,7 @@ class ReferenceTrainer:
             z = (self.signs[layer] @ units.value).astype(np.float32)  # exact: integers
         else:
             z = lane_sums(self.weights[layer], units.value)
-        if s.scale_sum == "fan_in":
-            z = z / np.float32(s.sizes[layer])
+        z = z / np.float32(s.sum_scale_of(layer))
         bias = self.biases[layer]
         if bias is not None:
             z = z + bias
@@ -131,7 +130,7 @@ class ReferenceTrainer:
         found = np.zeros(s.sizes[layer], dtype=np.float32)
         for row in np.flatnonzero(delta):
             found = found + through[row] * delta[row]
-        return found
+        return found / np.float32(s.error_scale_of(layer))
 
     def _push(self, delta: Floats, value: Floats, layer: int, rate: float) -> None:
         s, rows = self.settings, np.flatnonzero(delta)

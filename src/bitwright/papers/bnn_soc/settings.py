@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any
@@ -40,6 +41,8 @@ ACTIVATIONS = tuple(a.name.lower() for a in Activation)
 KERNELS = tuple(k.name.lower() for k in Kernel)
 INITIALS = ("uniform", "normal_small", "normal", "glorot_div", "glorot_mul")
 INPUTS = ("threshold", "scale_sign", "scale_float")
+#: What sums or errors are divided by, as a power of the number of inputs.
+_FAN_IN = {"none": 0.0, "root_fan_in": 0.5, "fan_in": 1.0}
 _CHOICES = {
     "kernel": KERNELS,
     "act_forward": ACTIVATIONS,
@@ -50,7 +53,8 @@ _CHOICES = {
     "activation_binarization": ("deterministic", "stochastic"),
     "initial": INITIALS,
     "input": INPUTS,
-    "scale_sum": ("none", "fan_in"),
+    "scale_sum": tuple(_FAN_IN),
+    "scale_error": tuple(_FAN_IN),
     "decay": ("sample", "epoch", "none"),
     "exaggeration_rate": ("global", "layer"),
     "shuffle": ("epoch", "once", "none"),
@@ -68,10 +72,18 @@ class Settings:
         bias: one float a unit, added to the sum; not clipped.
         input: `INPUTS`; ``threshold``: +1 from ``threshold`` on, else -1; ``scale_sign``: the sign
             of 2x/255 - 1; ``scale_float``: that itself.
+        present: of ``scale_float``, levels below this are pixels that are not there, and are 0 to
+            the network (the pre-filter of spec 2.2). Else all of them are -1, one large input that
+            every image has, and rates must be small for its sake.
         act_forward, act_backward: `ACTIVATIONS`; the derivative of the second goes back.
         deriv_at: where that derivative is taken.
         backprop_weights: errors go back through the binary copy or the masters.
-        scale_sum: divide sums by the number of inputs.
+        scale_sum: divide sums by the number of inputs, or by its root, the deviation of a sum of
+            random signs.
+        scale_error: divide errors that go back through a layer by the number of its inputs, as the
+            derivative of scaled sums asks, or by its root, which keeps errors through random signs
+            as large as they were. Spec 2.8 leaves that out: a hidden layer of a float network with
+            scaled sums then moves 4096 times as far as the layer behind it.
         weight_binarization, activation_binarization: sign, or +1 with the hard sigmoid's
             probability (weights drawn anew after every sample; hidden units only).
         clip: masters stay in [-1, 1].
@@ -94,11 +106,13 @@ class Settings:
     bias: bool = False
     input: str = "threshold"
     threshold: int = 80
+    present: int = 0
     act_forward: str = "step"
     act_backward: str = "tanh"
     deriv_at: str = "output"
     backprop_weights: str = "binary"
     scale_sum: str = "none"
+    scale_error: str = "none"
     weight_binarization: str = "deterministic"
     activation_binarization: str = "deterministic"
     clip: bool = True
@@ -138,12 +152,19 @@ class Settings:
         _between("exaggeration", self.exaggeration, 0.0, 1e12)
         _between("rate_constant", self.rate_constant, 0.0, 1e12)
         _between("threshold", self.threshold, 0, 256)
+        _between("present", self.present, 0, 256)
         _between("seed", self.seed, 0, (1 << 63) - 1)
         if self.binary and self.input == "scale_float":
             raise RecipeError(
                 "a binarized network reads +1 and -1",
                 where="input",
                 hint="threshold or scale_sign",
+            )
+        if self.present and self.input != "scale_float":
+            raise RecipeError(
+                "pixels that are not there are 0, and inputs are +1 and -1",
+                where="present",
+                hint="input: scale_float",
             )
         if not self.binary and (self.kernel != "multiply" or "stochastic" in self._draws):
             raise RecipeError(
@@ -176,14 +197,52 @@ class Settings:
         ends = self.sizes[layer] + self.sizes[layer + 1]
         return self.rate_scale / math.sqrt(self.rate_constant / ends)
 
+    def error_scale_of(self, layer: int) -> float:
+        """What errors that go back through a layer are divided by."""
+        return float(self.sizes[layer] ** _FAN_IN[self.scale_error])
+
+    def sum_scale_of(self, layer: int) -> float:
+        """What the sums of a layer are divided by (spec 2.4)."""
+        return float(self.sizes[layer] ** _FAN_IN[self.scale_sum])
+
     def input_values(self) -> NDArray[np.float32]:
         """What each of the 256 grey levels is to the network (spec 2.2)."""
         level = np.arange(256)
         scaled = (2 * level / 255 - 1).astype(np.float32)
         if self.input == "scale_float":
-            return scaled
+            return np.where(level >= self.present, scaled, np.float32(0))
         on = level >= self.threshold if self.input == "threshold" else scaled >= 0
         return np.where(on, 1, -1).astype(np.float32)
+
+
+def parse_changes(base: Settings, texts: Iterable[str]) -> Settings:
+    """``base`` with changes such as ``rate_start=1e-4``: each value is of the type that the option
+    has, sizes are joined by ``-``.
+
+    Raises:
+        RecipeError: no such option, or no value of it.
+    """
+    changes: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or key not in base.__dataclass_fields__:
+            known = ", ".join(base.__dataclass_fields__)
+            raise RecipeError(f"{text!r} changes no option", where="--set", hint=known)
+        try:
+            changes[key] = _value(value, getattr(base, key))
+        except ValueError as error:
+            raise RecipeError(f"{value!r} is no value", where=f"--set {key}") from error
+    return base.changed(**changes)
+
+
+def _value(text: str, old: Any) -> Any:
+    if isinstance(old, bool):
+        if text not in ("true", "false"):
+            raise ValueError(text)
+        return text == "true"
+    if isinstance(old, tuple):
+        return tuple(int(part) for part in text.split("-"))
+    return type(old)(text)
 
 
 def _typed(name: str, value: Any, default: Any) -> None:

@@ -39,6 +39,8 @@ class CLayer(ctypes.Structure):
         *_ints("outputs inputs stride"),
         *_pointers("weight bias bits code sign"),
         ("rate_scale", ctypes.c_double),
+        ("sum_scale", ctypes.c_double),
+        ("error_scale", ctypes.c_double),
     ]
 
 
@@ -46,7 +48,7 @@ class CNetwork(ctypes.Structure):
     """``bw_network``."""
 
     _fields_ = [
-        *_ints("layers binary kernel scale_sum forward backward at_sum float_back"),
+        *_ints("layers binary kernel forward backward at_sum float_back"),
         *_ints("stochastic_weights stochastic_units clip exaggerate_scaled"),
         *((n, ctypes.c_double) for n in ("exaggeration", "drop_input", "drop_hidden")),
         ("seed", ctypes.c_uint64),
@@ -141,6 +143,8 @@ class Trainer:
         if s.binary and s.kernel == "multiply":
             found.sign = self._memory((outputs, stride), np.float32)
         found.rate_scale = s.rate_scale_of(number)
+        found.sum_scale = s.sum_scale_of(number)
+        found.error_scale = s.error_scale_of(number)
         return found
 
     def _new_network(self) -> CNetwork:
@@ -150,7 +154,6 @@ class Trainer:
             layers=s.layers,
             binary=s.binary,
             kernel=Kernel[s.kernel.upper()],
-            scale_sum=s.scale_sum == "fan_in",
             forward=Activation[s.act_forward.upper()],
             backward=Activation[s.act_backward.upper()],
             at_sum=s.deriv_at == "preactivation",

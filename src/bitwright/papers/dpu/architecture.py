@@ -162,7 +162,7 @@ class Architecture(Strict):
     size: str
     parallelism: Parallelism
     cores: Annotated[int, Field(ge=1, le=MOST_CORES, strict=True)]
-    clock_mhz: Annotated[float, Field(gt=0, le=1000)]
+    clock_mhz: Annotated[float, Field(ge=1e-9, le=1000)]
     dsp_double_rate: bool
     watts: Annotated[float, Field(gt=0, le=10_000)] | None = None
     options: Options

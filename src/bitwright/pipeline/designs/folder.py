@@ -130,7 +130,7 @@ class Design:
         for name in (LEVELS, INPUT):
             (self.folder / name).unlink(missing_ok=True)
         if self.levels is not None:
-            (edge,) = self.graph.inputs
+            edge = self.graph.only_input
             save_levels(self.folder, self.levels[edge], expected_outputs(self.graph, self.levels))
         if self.host is not None:
             atomic_write(self.folder / INPUT, self.host.model_dump_json(indent=1) + "\n")

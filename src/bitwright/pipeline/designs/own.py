@@ -220,7 +220,7 @@ def _design(
     progress("lowering", 0, 0)
     raw = replace(integers.graph, name=graph_name(name))
     graph = optimise(raw, check=_CHECK_FRAMES)
-    (edge,) = graph.inputs
+    edge = graph.only_input
     before, after = Executor(raw), Executor(graph)
     parts = []
     for start in range(0, len(reals), _BATCH):

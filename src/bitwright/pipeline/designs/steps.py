@@ -267,7 +267,7 @@ def _frame(design: Design, index: int, file: Path | None) -> tuple[dict[str, Int
         origin = "random" if design.levels is None else "real"
         chosen = {edge: values[index : index + 1] for edge, values in frames.items()}
         return chosen, f"{origin} frame {index}"
-    (edge,) = design.graph.inputs
+    edge = design.graph.only_input
     kind = design.graph.types[edge]
     try:
         array = read_array(file)

@@ -74,8 +74,8 @@ def read_inputs(folder: Path, graph: Graph, **more: str) -> dict[str, IntArray]:
 
     Raises:
         DataError: the file is broken, as `read_levels`.
-        GraphError: they are no levels of that edge.
+        GraphError: they are no levels of that edge, or the graph has several inputs.
     """
-    (edge,) = graph.inputs
+    edge = graph.only_input
     levels = read_levels(folder, **more)[INPUTS]
     return {edge: check_levels(edge, graph.types[edge], levels)}

@@ -4,8 +4,9 @@
 // beats and leaves as Channels/PE beats. With SIMD = 1 that is the order of stream_window with
 // Groups = Fold; with SIMD = Window that of window_parallel with a group a channel, the elements of
 // a channel side by side. One beat a cycle, Window/SIMD*Channels/PE cycles a pixel, no bubble.
-// Window = 1 is a factor a channel. The beat that completes a fold is accepted 4 + Table + Stages
-// cycles before the sums are on the output (Table = 1 with a codebook); Stages and what operands
+// Window = 1 is a factor a channel. The beat that completes a fold is accepted 4 + Wait +
+// Table + Stages cycles before the sums are on the output (Table = 1 with a codebook; Wait: cycles
+// more that weights are read in, see `mem_rom`, which has RomRows); Stages and what operands
 // may be are in `mac_array`. Output stalls stop the pipeline.
 // Weight word fold*Window/SIMD + k: lane p*SIMD + s (channel fold*PE + p, element k*SIMD + s)
 // W bits, W = IndexWidth if there is a table, else WeightWidth; integers are signed. Bias word
@@ -38,7 +39,9 @@ module depthwise #(
   parameter int DspPack       = 1,
   parameter int Step          = 1,
   parameter int Drop          = -1,
-  parameter int RomStyle      = 0
+  parameter int RomStyle      = 0,
+  parameter int RomRows       = 1,
+  parameter int Wait          = 0
 ) (
   input  logic                        clk_i,
   input  logic                        rst_ni,
@@ -82,18 +85,22 @@ module depthwise #(
     end
   end
 
-  logic [PE*SIMD*ActWidth-1:0] act_q;
-  logic [Width-1:0]            weight;
+  localparam int Beat = PE * SIMD * ActWidth;
+  logic [(Wait+1)*Beat-1:0] acts_q;
+  logic [(Wait+2)*Beat-1:0] acts;
+  logic [Width-1:0]         weight;
 
   // Its words are registered in mac_array.
   mem_rom #(
-    .Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile), .AddrReg(1'b1)
+    .Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile), .AddrReg(1'b1),
+    .Rows(RomRows), .Wait(Wait)
   ) i_rom (
     .clk_i, .en_i(en), .addr_i(addr_q), .data_o(weight)
   );
 
+  assign acts = {acts_q, in_data_i};
   always_ff @(posedge clk_i) begin : p_act
-    if (en) act_q <= in_data_i;
+    if (en) acts_q <= acts[0 +: (Wait+1)*Beat];
   end
 
   mac_array #(
@@ -102,10 +109,12 @@ module depthwise #(
     .WeightBipolar(WeightBipolar), .ActBipolar(ActBipolar), .WeightExp(WeightExp),
     .WeightLow(WeightLow), .ActExp(ActExp), .ActLow(ActLow), .IndexWidth(IndexWidth),
     .TableFile(TableFile), .HasBias(HasBias), .BiasWidth(BiasWidth), .BiasRows(Fold),
-    .BiasFile(BiasFile), .DspRows(DspRows), .DspPack(DspPack), .Step(Step), .Drop(Drop)
+    .BiasFile(BiasFile), .DspRows(DspRows), .DspPack(DspPack), .Step(Step), .Drop(Drop),
+    .Wait(Wait)
   ) i_array (
     .clk_i, .rst_ni, .step_i(in_valid_i), .first_i(tap_q == '0), .last_i(tap_last),
-    .acts_i(act_q), .weights_i(weight), .en_o(en), .out_valid_o, .out_ready_i, .out_data_o
+    .acts_i(acts[(Wait+1)*Beat +: Beat]), .weights_i(weight), .en_o(en), .out_valid_o, .out_ready_i,
+    .out_data_o
   );
 
 `ifdef BITWRIGHT_CHECKS

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // PE dot products side by side, the arithmetic of `matvec` and `depthwise`: operands in, sums out
 // on a stream. A step (step_i, while en_o is high) has SIMD activations, for all elements the same
-// (Shared) or for each its own, and SIMD weights an element; they come one stage after the step,
-// and are registered here. first_i and last_i of the step begin and end a sum of Columns products,
-// which is on the output 4 + Table + Stages cycles after the step of its end. Sums begin with a
-// word of bias, one after the other of BiasRows. Output stalls stop the pipeline (en_o). An operand
-// is an integer, one bit (Bipolar: 1 = +1, 0 = -1), or sign, exponent and mantissa (Exp > 0, see
-// float_split for Low). Unsigned bits times bipolar weights: equal bits are counted; the bias must
-// hold minus the row's weights of -1. With IndexWidth > 0 weights are indices of that width into
-// the table of TableFile, whose entries are the weights. Drop: see `mac_sum`.
-// Rows below DspRows multiply in DSP blocks, the others in look-up tables. A DSP block makes
-// DspPack products of a row and adds them (`mul_packed`; integers only), or, with DspShare, the
-// products of two rows with one activation (`mul_shared`; integers, Shared, no table, DspPack 1).
-// Table = 1 with a table. Stages: registers from the operands here to the accumulator, of the row
-// that has most; the others wait. Every Step-th adder in front of the accumulator has one. A row in
-// LUTs has K + J + 1 adders in a line, K = $clog2(SIMD), J = $clog2(digits), digits =
-// ceil(WeightWidth/2), 1 for a one-bit factor; bits x bipolar K = $clog2(ceil(SIMD/2)): floor((K +
-// J + 1)/Step) registers, at least 1. In DSPs 2 + floor($clog2(ceil(SIMD/DspPack))/Step). With a
-// float M + floor(K/Step), M = 2 with a power of two or a one-bit operand, else 3 +
-// $clog2(ceil(magnitude/2)), 3 in DSPs.
+// (Shared) or for each its own, and SIMD weights an element; they come 1 + Wait stages after the
+// step, and are registered here. first_i and last_i of the step begin and end a sum of Columns
+// products, which is on the output 4 + Wait + Table + Stages cycles after the step of its end. Sums
+// begin with a word of bias, one after the other of BiasRows. Output stalls stop the pipeline
+// (en_o). An operand is an integer, a bit (Bipolar: 1 = +1, 0 = -1), or sign, exponent and mantissa
+// (Exp > 0, see float_split for Low). Unsigned bits times bipolar weights: equal bits are counted;
+// the bias must hold minus the row's weights of -1. With IndexWidth > 0 weights are indices of that
+// width into the table of TableFile, whose entries are the weights. Drop: `mac_sum`.
+// Rows below DspRows multiply in DSP blocks, the others in LUTs. A DSP block makes DspPack products
+// of a row and adds them (`mul_packed`; integers only), or, with DspShare, the products of two rows
+// with one activation (`mul_shared`; integers, Shared, no table, DspPack 1). Table = 1 with a
+// table. Stages: registers from the operands here to the accumulator, of the row that has most; the
+// others wait. Every Step-th adder has one. A row in LUTs has K + J + 1 adders in a line, K =
+// $clog2(SIMD), J = $clog2(digits), digits = ceil(WeightWidth/2), 1 for a one-bit factor; bits x
+// bipolar K = $clog2(ceil(SIMD/2)): floor((K + J + 1)/Step) registers, at least 1. In DSPs 2 +
+// floor($clog2(ceil(SIMD/DspPack))/Step). With a float M + floor(K/Step), M = 2 with a power of two
+// or a one-bit operand, else 3 + $clog2(ceil(magnitude/2)), 3 in DSPs.
 `default_nettype none
 module mac_array #(
   parameter int PE            = 2,
@@ -47,6 +46,7 @@ module mac_array #(
   parameter bit DspShare      = 1'b0,
   parameter int Step          = 1,
   parameter int Drop          = -1,
+  parameter int Wait          = 0,
   localparam int WordWidth = PE * SIMD * (IndexWidth > 0 ? IndexWidth : WeightWidth),
   localparam int ActsWidth = (Shared ? 1 : PE) * SIMD * ActWidth
 ) (
@@ -103,7 +103,7 @@ module mac_array #(
                            : (Float ? FloatMul : 2) + DspLevels / Step;
   localparam int Stages    = DspRows == 0 ? LutStages : DspRows == PE ? DspStages
                            : LutStages > DspStages ? LutStages : DspStages;
-  localparam int Depth     = 2 + (IndexWidth > 0 ? 1 : 0) + Stages;  // step to accumulator
+  localparam int Depth     = 2 + Wait + (IndexWidth > 0 ? 1 : 0) + Stages;  // step to accumulator
   localparam int RowWidth  = BiasRows > 1 ? $clog2(BiasRows) : 1;
   localparam int Constant  = $clog2(Columns + 1) + 1;  // bits of -Columns, bipolar x bipolar
   localparam int InitWidth = (BiasWidth > Constant ? BiasWidth : Constant) + 1;

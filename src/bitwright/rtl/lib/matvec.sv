@@ -4,8 +4,9 @@
 // (neuron fold 0) reads the input stream, one beat a cycle; the other passes replay it from a
 // buffer while in_ready_o is low. Exactly SF*NF cycles a vector, no bubble between vectors.
 // Groups: vector v is multiplied with matrix v mod Groups, each MH x MW (grouped convolution).
-// Beat (nf, SF-1) issued in cycle t gives output beat nf in cycle t + 4 + Table + Stages
-// (Table = 1 with a codebook); what Stages is, how rows are multiplied in DSP blocks, and what
+// Beat (nf, SF-1) issued in cycle t gives output beat nf in cycle t + 4 + Wait + Table + Stages
+// (Table = 1 with a codebook; Wait: cycles more that operands are read in, see `mem_rom`, which has
+// RomRows, and `matvec_core`); what Stages is, how rows are multiplied in DSP blocks, and what
 // operands may be (integers, bits, floats, a codebook), is in `mac_array`.
 // Output stalls stop the pipeline.
 // Weight word (g*NF + nf)*SF + sf: PE-major, [(p*SIMD + s)*W +: W], W = IndexWidth if there is a
@@ -40,7 +41,9 @@ module matvec #(
   parameter bit DspShare      = 1'b0,
   parameter int Step          = 1,
   parameter int Drop          = -1,
-  parameter int RomStyle      = 0
+  parameter int RomStyle      = 0,
+  parameter int RomRows       = 1,
+  parameter int Wait          = 0
 ) (
   input  logic                     clk_i,
   input  logic                     rst_ni,
@@ -61,7 +64,8 @@ module matvec #(
 
   // Its words are registered in mac_array.
   mem_rom #(
-    .Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile), .AddrReg(1'b1)
+    .Width(Width), .Depth(Words), .Style(RomStyle), .File(WeightFile), .AddrReg(1'b1),
+    .Rows(RomRows), .Wait(Wait)
   ) i_weights (
     .clk_i, .en_i(en), .addr_i(addr), .data_o(weight)
   );
@@ -72,7 +76,8 @@ module matvec #(
     .WeightBipolar(WeightBipolar), .ActBipolar(ActBipolar), .WeightExp(WeightExp),
     .WeightLow(WeightLow), .ActExp(ActExp), .ActLow(ActLow), .IndexWidth(IndexWidth),
     .TableFile(TableFile), .HasBias(HasBias), .BiasWidth(BiasWidth), .BiasFile(BiasFile),
-    .DspRows(DspRows), .DspPack(DspPack), .DspShare(DspShare), .Step(Step), .Drop(Drop)
+    .DspRows(DspRows), .DspPack(DspPack), .DspShare(DspShare), .Step(Step), .Drop(Drop),
+    .Wait(Wait)
   ) i_core (
     .clk_i, .rst_ni, .in_valid_i, .in_ready_o, .in_data_i, .out_valid_o, .out_ready_i, .out_data_o,
     .weight_valid_i(1'b1), .weight_i(weight), .en_o(en), .issue_o(issue), .addr_o(addr)

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pipeline of `matvec` and `matvec_stream`, without the weights: it counts the steps, keeps
-// the vector, multiplies and adds. A step issues (issue_o) when the pipeline moves (en_o), its
+// The pipeline of `matvec` and `matvec_stream`, without the weights: it counts the steps, keeps the
+// vector, multiplies and adds. A step issues (issue_o) when the pipeline moves (en_o), its
 // activations are there and weight_valid_i says that its weight word is; weight_i is that word
-// after the clock edge that ends the issue cycle, held until the next edge with en_o. addr_o is
-// its number, 0 .. Groups*NF*SF - 1. Parameters, order and latency: see `matvec`.
+// after the clock edge that ends the issue cycle and Wait more with en_o, held until the next.
+// addr_o is its number, 0 .. Groups*NF*SF - 1. With Wait the activations wait as well, the first
+// cycle in a plain register behind the replay buffer, which a block RAM can take in. Parameters,
+// order and latency: see `matvec`.
 `default_nettype none
 module matvec_core #(
   parameter int Groups        = 1,
@@ -32,6 +34,7 @@ module matvec_core #(
   parameter bit DspShare      = 1'b0,
   parameter int Step          = 1,
   parameter int Drop          = -1,
+  parameter int Wait          = 0,
   localparam int Width     = PE * SIMD * (IndexWidth > 0 ? IndexWidth : WeightWidth),
   localparam int AddrWidth = Groups * (MW / SIMD) * (MH / PE) > 1 ?
                              $clog2(Groups * (MW / SIMD) * (MH / PE)) : 1
@@ -91,7 +94,7 @@ module matvec_core #(
   end
 
   // Activations: from the stream in the first pass, else from the replay buffer.
-  logic [SIMD*ActWidth-1:0] act1_q, act1;
+  logic [SIMD*ActWidth-1:0] act1_q, act;
 
   always_ff @(posedge clk_i) begin : p_act
     if (en_o) act1_q <= in_data_i;
@@ -109,9 +112,32 @@ module matvec_core #(
     always_ff @(posedge clk_i) begin : p_fresh
       if (en_o) fresh_q <= first_pass_q;
     end
-    assign act1 = fresh_q ? act1_q : replay;
+    if (Wait > 0) begin : gen_register
+      logic                     fresh2_q;
+      logic [SIMD*ActWidth-1:0] act2_q, replay_q;
+      always_ff @(posedge clk_i) begin : p_replay
+        if (en_o) {fresh2_q, act2_q, replay_q} <= {fresh_q, act1_q, replay};
+      end
+      assign act = fresh2_q ? act2_q : replay_q;
+    end else begin : gen_at_once
+      assign act = fresh_q ? act1_q : replay;
+    end
   end else begin : gen_direct
-    assign act1 = act1_q;
+    assign act = act1_q;
+  end
+
+  localparam int Rest = NF > 1 && Wait > 0 ? Wait - 1 : Wait;  // cycles that are left to wait
+  logic [SIMD*ActWidth-1:0] acts;
+  if (Rest > 0) begin : gen_rest
+    logic [Rest*SIMD*ActWidth-1:0]     rest_q;
+    logic [(Rest+1)*SIMD*ActWidth-1:0] rest;
+    assign rest = {rest_q, act};
+    assign acts = rest[Rest*SIMD*ActWidth +: SIMD*ActWidth];
+    always_ff @(posedge clk_i) begin : p_rest
+      if (en_o) rest_q <= rest[0 +: Rest*SIMD*ActWidth];
+    end
+  end else begin : gen_no_rest
+    assign acts = act;
   end
 
   mac_array #(
@@ -121,9 +147,9 @@ module matvec_core #(
     .WeightLow(WeightLow), .ActExp(ActExp), .ActLow(ActLow), .IndexWidth(IndexWidth),
     .TableFile(TableFile), .HasBias(HasBias), .BiasWidth(BiasWidth), .BiasRows(Rows),
     .BiasFile(BiasFile), .DspRows(DspRows), .DspPack(DspPack), .DspShare(DspShare), .Step(Step),
-    .Drop(Drop)
+    .Drop(Drop), .Wait(Wait)
   ) i_array (
-    .clk_i, .rst_ni, .step_i(issue_o), .first_i(sf_q == '0), .last_i(sf_last), .acts_i(act1),
+    .clk_i, .rst_ni, .step_i(issue_o), .first_i(sf_q == '0), .last_i(sf_last), .acts_i(acts),
     .weights_i(weight_i), .en_o, .out_valid_o, .out_ready_i, .out_data_o
   );
 

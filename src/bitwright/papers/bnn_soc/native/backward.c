@@ -109,6 +109,7 @@ void bw_backward(bw_network *net, int64_t step, int64_t number, double rate, int
   for (int64_t j = from; j < to && j < in->count; j++) {
     const int there = in->mask[j / 64] >> (j % 64) & 1;
     const float at = net->at_sum ? in->sum[j] : in->output[j];
-    in->delta[j] = there ? bw_derivative(net->backward, at) * kept * in->delta[j] : 0.0f;
+    const float back = in->delta[j] / (float)layer->error_scale;
+    in->delta[j] = there ? bw_derivative(net->backward, at) * kept * back : 0.0f;
   }
 }

@@ -92,7 +92,7 @@ void bw_forward(bw_network *net, int64_t step, int64_t number, int64_t part, int
   const uint64_t key = bw_key(net->seed, step, (number + 1) * BW_STREAMS + BW_UNITS);
   for (int64_t i = from; i < to; i++) {
     float z = out->sum[i];
-    if (net->scale_sum) z = z / (float)layer->inputs;
+    z = z / (float)layer->sum_scale;
     if (layer->bias) z += layer->bias[i];
     out->sum[i] = z;
     float value = bw_activate(net->forward, z);

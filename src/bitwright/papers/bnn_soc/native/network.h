@@ -31,11 +31,13 @@ typedef struct {
   uint64_t *bits;    /* outputs x stride / 64: the binary copy */
   int8_t *code;      /* outputs x stride, or NULL: the same in bytes */
   float *sign;       /* outputs x stride, or NULL: the same in floats */
-  double rate_scale; /* of the learning rate */
+  double rate_scale;  /* of the learning rate */
+  double sum_scale;   /* what its sums are divided by */
+  double error_scale; /* what errors that go back through it are divided by */
 } bw_layer;
 
 typedef struct {
-  int64_t layers, binary, kernel, scale_sum, forward, backward;
+  int64_t layers, binary, kernel, forward, backward;
   int64_t at_sum;             /* the derivative is taken at the sum, not at the output */
   int64_t float_back;         /* errors go back through the masters */
   int64_t stochastic_weights, stochastic_units, clip, exaggerate_scaled;
