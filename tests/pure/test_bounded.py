@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,27 @@ def test_a_stop_that_comes_while_the_reader_ends_is_told_as_well(tmp_path: Path)
     with pytest.raises(DataError, match="more than 1 s"):
         bounded(read, file_of(tmp_path, 100))
     assert not module._watch.readings and not module._before
+
+
+def test_contexts_that_the_stop_leaves_open_are_closed(tmp_path: Path) -> None:
+    """It may come before the first line of their end: then they end with what holds them."""
+    closed = []
+
+    @contextmanager
+    def context() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            closed.append(1)
+
+    def read() -> None:
+        with context():
+            number = 7
+            number = number**3_500_000
+
+    with pytest.raises(DataError) as error:
+        bounded(read, file_of(tmp_path, 100))
+    assert closed and error.value.__context__ is None
 
 
 def test_who_catches_the_stop_is_stopped_again(
@@ -172,6 +194,11 @@ def test_whose_files_are_the_users_own_has_no_bounds(
 ) -> None:
     monkeypatch.setenv("BITWRIGHT_LARGE_FRAMES", "1")
     bounded(lambda: busy(1.0), file_of(tmp_path, 1))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "missing", "a" * 5000])
+def test_of_what_is_no_file_the_reader_tells(name: str, tmp_path: Path) -> None:
+    assert bounded(lambda: "told", tmp_path / name) == "told"
 
 
 @pytest.mark.parametrize("error", [ValueError("no model"), RuntimeError("shape")])

@@ -73,10 +73,11 @@ class _Reading:
 
     def add(self, places: tuple[Path, ...]) -> None:
         for place in places:
-            name = os.path.realpath(place)
-            if name not in self.places:
-                self.places.add(name)
-                self.size += _size(place)
+            with suppress(OSError, ValueError):  # no name of a file: readers say so
+                name = os.path.realpath(place)
+                if name not in self.places:
+                    self.places.add(name)
+                    self.size += _size(place)
         if self.data is not None:
             _limit_data(self.data + self.memory + _stacks())
 
@@ -119,11 +120,13 @@ def bounded(read: Callable[[], T], *places: Path, memory: bool = True) -> T:
             _watch.leave(reading)
     except _OutOfTime:
         _watch.leave(reading)  # it may have come while it was left
-        raise _too_much(reading, places, f"{reading.seconds:.0f} s of the processor") from None
     except (MemoryError, RuntimeError) as error:
         if reading.data is None or not ran_out(error):
             raise
         raise _too_much(reading, places, f"{shown(reading.memory)} of memory") from error
+    # Not from the stop, which would keep all that the reader held: it may have come where a context
+    # is left, which then ends with what holds it.
+    raise _too_much(reading, places, f"{reading.seconds:.0f} s of the processor")
 
 
 def _too_much(reading: _Reading, places: tuple[Path, ...], what: str) -> DataError:
