@@ -87,7 +87,7 @@ def test_what_is_run_counts_only_if_the_user_made_it(
     record["artefacts"] = hash_files(step)
     (step / "step.json").write_text(json.dumps(record))
     monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path / "user"))
-    monkeypatch.setattr(made, "_HERE", {})
+    monkeypatch.setattr(made, "_HERE", set())
     folder, reuse = (tmp_path / "b", tmp_path) if reused else (tmp_path / "a", None)
     assert not _run(folder, reuse).was_done
     assert "$system" not in (folder / "01-map" / "rtl" / "top.sv").read_text()
@@ -118,3 +118,15 @@ def test_a_name_of_ours_is_nothing_that_lies_here(
     with pytest.raises(RecipeError, match="something in the current folder"):
         load_recipe(recipe_source("digits")[0])
     assert load_recipe(recipe_source("./digits")[0]).name == "another"
+
+
+def test_what_is_made_twice_is_ones_own_both_times(tmp_path: Path) -> None:
+    """Of the same sizes, with other times in it; not what nobody has made, of the same sizes."""
+    folders = [tmp_path / name for name in ("first", "second", "strange")]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        (folder / "step.json").write_text(f"seconds {number}")
+    made.remember(folders[0], "key")
+    made.remember(folders[1], "key")
+    assert [made.is_own(folder, "key") for folder in folders] == [True, True, False]
+    assert not made.is_own(folders[0], "other key")

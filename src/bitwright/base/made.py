@@ -19,7 +19,7 @@ _KIND = "made"
 _MOST_FILES = 100_000
 Sizes = dict[str, int]
 #: What this process has noted: all there is where the cache cannot be written.
-_HERE: dict[str, dict[str, str]] = {}
+_HERE: set[str] = set()
 
 
 def remember(folder: Path, key: str) -> None:
@@ -30,9 +30,11 @@ def remember(folder: Path, key: str) -> None:
     """
     sizes = _sizes(folder)
     if sizes is not None:
-        place = content_key(key, sizes)
-        _HERE[place] = _hashes(folder, sizes)
-        Store().offer(_KIND, place, _HERE[place])
+        hashes = _hashes(folder, sizes)
+        # Made twice, a folder may differ in the times that it tells: each is the user's own.
+        for place in (content_key(key, sizes), content_key(key, hashes)):
+            _HERE.add(place)
+            Store().offer(_KIND, place, {})
 
 
 def is_own(folder: Path, key: str) -> bool:
@@ -43,13 +45,14 @@ def is_own(folder: Path, key: str) -> bool:
     sizes = _sizes(folder)
     if sizes is None:
         return False
-    place = content_key(key, sizes)
-    entry = Store().find(_KIND, place)
-    known = _HERE.get(place) if entry is None else entry.value
     try:
-        return known is not None and known == _hashes(folder, sizes)
+        return _noted(content_key(key, sizes)) and _noted(content_key(key, _hashes(folder, sizes)))
     except OSError:
         return False
+
+
+def _noted(place: str) -> bool:
+    return place in _HERE or Store().find(_KIND, place) is not None
 
 
 def _sizes(folder: Path) -> Sizes | None:

@@ -100,7 +100,7 @@ module mem_rom #(
         end
         assign line[From +: Bits] = mem[addr_q][From +: Bits];
       end
-    end else begin : gen_word
+    end else begin : gen_choice
       always_ff @(posedge clk_i) begin : p_read
         if (en_i) line <= mem[line_addr];
       end
@@ -161,7 +161,7 @@ module mem_rom #(
       end
       for (genvar b = 0; b < Width; b++) begin : gen_bit
         logic [Groups-1:0] column;
-        for (genvar g = 0; g < Groups; g++) begin : gen_group
+        for (genvar g = 0; g < Groups; g++) begin : gen_row
           assign column[g] = group_q[g*Width + b];
         end
         assign data_o[b] = column[row3_q];
