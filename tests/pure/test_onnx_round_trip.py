@@ -66,6 +66,36 @@ def test_levels_that_a_quantizer_only_names_anew_are_flattened() -> None:
     assert np.array_equal(output.reals(found[output.edge]), graph.run(feeds)[graph.outputs[0]])
 
 
+def test_a_table_behind_joined_roundings_of_a_wide_range() -> None:
+    """Two branches in 8-bit weights, rounded to a bit each: 70 000 levels before, 4 behind."""
+    builder = GraphBuilder("wide", INTEGER)
+    x = builder.input("x", TensorType((1, 1, 3), parse_format("int8"), (0.5,), -128, 127))
+
+    def branch(weight: list[int], kind: str, offset: int) -> str:
+        attrs = {"weight_format": kind, "weight_scale": (0.5,)}
+        edge = builder.add("conv", (x,), attrs=attrs, params={"weight": np.array([[[weight]]])})
+        bit = {"shift": 0, "rounding": "half_even", "lo": 0, "hi": 1, "format": "uint1"}
+        params = {"multiplier": np.array([16]), "offset": np.array([offset])}
+        return builder.add("requant", (edge,), attrs={**bit, "scale": (0.5,)}, params=params)
+
+    joined = builder.add(
+        "concat", (branch([88, -84, -106], "int8", 6), branch([-2, 0, -2], "int2", -3))
+    )
+    table = {"table": np.array([[0, 1], [1, 0]])}
+    looked = builder.add(
+        "lookup", (joined,), attrs={"format": "uint1", "scale": (0.5,)}, params=table
+    )
+    flat = builder.add("flatten", (looked,))
+    attrs = {"weight_format": "int3", "weight_scale": (0.5,)}
+    weight = {"weight": np.array([[1, 3], [-2, 1]])}
+    graph = builder.finish(builder.add("dense", (flat,), attrs=attrs, params=weight))
+    imported = load(qonnx_model(graph))
+    feeds = random_feeds(graph, 300, np.random.default_rng(0))
+    found = imported.graph.run({imported.graph.inputs[0]: feeds["x"]})
+    (output,) = [o for o in imported.outputs if o.edge != "label"]
+    assert np.array_equal(output.reals(found[output.edge]), graph.run(feeds)[graph.outputs[0]])
+
+
 @given(integer_graphs(GraphLimits.everything(blocks=2)))
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_onnx_runtime_runs_the_qdq_file(

@@ -21,6 +21,10 @@ _WHOLE = 1e-9
 #: Bytes of float16 and bfloat16.
 _HALF = 2
 
+_ROUNDING = frozenset({"round", "floor", "ceil", "sign"})
+#: What leaves whole numbers whole if its constants are.
+_KEEP_WHOLE = frozenset({"add", "mul", "clip", "abs", "square"})
+
 
 def fitted(low: Importer, value: Value, const: Const, node: OnnxNode) -> tuple[Value, Floats]:
     """A constant per channel; behind a flatten of an image every element becomes a channel."""
@@ -163,11 +167,22 @@ def _is_whole(low: Importer, value: Value, node: OnnxNode) -> bool:
         return False
     if form is not None:
         return not any((part % 1).any() for part in form)
+    if _ends_whole(value):
+        return True
     lo, hi = low.level_range(value)
     if value.pools or hi - lo >= MAX_TABLE:
         return False
     levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))
     return not bool((low.evaluator.reals(value, levels, node) % 1).any())
+
+
+def _ends_whole(value: Value) -> bool:
+    """Whether a rounding is followed by whole constants alone: no level has to be looked at."""
+    whole = False
+    for step in value.steps:
+        constants_are = not any((part % 1).any() for part in step.constants)
+        whole = step.op in _ROUNDING or (whole and step.op in _KEEP_WHOLE and constants_are)
+    return whole and not value.pools
 
 
 def _narrowed(low: Importer, value: Value, kind: np.dtype[Any], node: OnnxNode) -> Value:
@@ -224,6 +239,9 @@ def _gather(low: Importer, node: OnnxNode) -> Value:
         raise node.error("holds numbers that are not finite")
     value = low.settled(low.data(node, 1), node)
     lo, hi = low.level_range(value)
+    if hi - lo >= MAX_TABLE and _ends_whole(value):  # few are left behind the rounding
+        value, _gain, _offset = low.linear(value, node)
+        lo, hi = low.level_range(value)
     if hi - lo >= MAX_TABLE:
         raise node.error(f"is indexed by {hi - lo + 1} levels", "quantize the index first")
     levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))
