@@ -99,7 +99,7 @@ def test_contexts_that_the_stop_leaves_open_are_closed(tmp_path: Path) -> None:
     def read() -> None:
         with context():
             number = 7
-            number = number**3_500_000
+            number = number**8_000_000
 
     with pytest.raises(DataError) as error:
         bounded(read, file_of(tmp_path, 100))
