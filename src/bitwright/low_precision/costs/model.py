@@ -17,9 +17,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from bitwright.base.errors import RecipeError
+from bitwright.base.errors import RecipeError, TargetError
 from bitwright.base.figures import Figure, Source
 from bitwright.low_precision.costs.schedule import Phase, Schedule
 from bitwright.low_precision.ladder import FLOAT32
@@ -279,21 +279,41 @@ class Accelerator(ABC):
 
     Attributes:
         name: of the machine.
+        formats: that it computes in, in words.
+        notes: what its numbers are, and what they leave out.
     """
 
     name: str
+    formats: ClassVar[str]
+    notes: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def computes(self, level: str) -> bool:
         """Whether it has numbers of a level."""
 
     @abstractmethod
+    def products(self, network: Network, level: str) -> LevelCosts:
+        """A step's products at a level that it computes in.
+
+        Raises:
+            TargetError: it cannot hold a layer.
+        """
+
     def costs(self, network: Network, levels: Sequence[str], steps: int) -> CostTable:
         """What a network's training costs at each of the levels, steps being those of an epoch.
 
         Raises:
             TargetError: it cannot compute in a level, or cannot hold a layer.
         """
+        for level in levels:
+            if not self.computes(level):
+                raise TargetError(
+                    f"{self.name} does not compute in {level}",
+                    hint=f"it has {self.formats}: take a ladder, or a schedule, of these",
+                )
+        known = {level: self.products(network, level) for level in levels}
+        name = f"{network.name} on {self.name}"
+        return CostTable(name, Source.MODEL, steps, NOTHING, NOTHING, known, self.notes)
 
 
 @dataclass(frozen=True)

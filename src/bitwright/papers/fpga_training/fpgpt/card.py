@@ -15,7 +15,7 @@ from bitwright.papers.fpga_training.fpgpt import engine
 from bitwright.papers.fpga_training.fpgpt.cycles import cycles
 from bitwright.papers.fpga_training.fpgpt.explore import best_kernel
 from bitwright.papers.fpga_training.fpgpt.kernel import Kernel, Numbers
-from bitwright.papers.fpga_training.fpgpt.library import Library
+from bitwright.papers.fpga_training.fpgpt.kernel_files import Library
 from bitwright.papers.fpga_training.jobs import ConvolutionJob
 
 
@@ -34,8 +34,8 @@ class Card:
     Attributes:
         board: it, with the memory that holds a batch.
         numbers: that its kernels multiply.
-        library: kernels that have been built, of which those of its numbers count; None: the best
-            one of each convolution is built.
+        kernels: a library of those that have been built, of which those of its numbers count; None:
+            the best one of each convolution is built.
         programmed: the kernel on the card; None before the first.
         reconfigurations: how often it was programmed.
         ran: by convolution, layers by their names.
@@ -43,11 +43,11 @@ class Card:
 
     board: Board
     numbers: Numbers
-    library: Library | None = None
+    kernels: Library | None = None
     programmed: Kernel | None = None
     reconfigurations: int = 0
     ran: dict[ConvolutionJob, Ran] = field(default_factory=dict)
-    _kernels: dict[ConvolutionJob, Kernel] = field(default_factory=dict)
+    _chosen: dict[ConvolutionJob, Kernel] = field(default_factory=dict)
 
     def kernel_of(self, job: ConvolutionJob) -> Kernel:
         """The kernel that runs a convolution; looked for once, when a network is set up.
@@ -56,11 +56,11 @@ class Card:
             ModelError: no kernel of the library fits; the batch is larger than the card's memory.
             TargetError: no kernel at all fits the board.
         """
-        if job.shape not in self._kernels:
+        if job.shape not in self._chosen:
             self._check_memory(job)
-            found = self.library.find(job, self.numbers) if self.library else None
-            self._kernels[job.shape] = found or best_kernel(job, self.board, self.numbers).kernel
-        return self._kernels[job.shape]
+            found = self.kernels.find(job, self.numbers) if self.kernels else None
+            self._chosen[job.shape] = found or best_kernel(job, self.board, self.numbers).kernel
+        return self._chosen[job.shape]
 
     def run(self, job: ConvolutionJob, inp: engine.Array, kern: engine.Array) -> engine.Array:
         """One group of channels of a convolution; tensors as `engine.run` has them.

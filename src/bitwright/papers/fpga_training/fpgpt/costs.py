@@ -5,15 +5,11 @@ word length (Vink 2023, 6.1 and 6.4; specification 004, 2.5.1).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from bitwright.base.errors import TargetError
-from bitwright.base.figures import Source
 from bitwright.low_precision.costs.model import (
-    NOTHING,
     Accelerator,
     Cost,
-    CostTable,
     LevelCosts,
     PartCost,
 )
@@ -24,14 +20,15 @@ from bitwright.papers.fpga_training.fpgpt import kernel
 from bitwright.papers.fpga_training.fpgpt.explore import best_kernel
 from bitwright.papers.fpga_training.jobs import ConvolutionJob, convolution_jobs
 
-_NOTES = (
-    "cycles of each convolution on its own best kernel (equation 5.13), one after the other; "
-    "layers that are no convolutions, transfers and reconfigurations are not counted",
-)
-
 
 class FpgptCosts(Accelerator):
-    """FPGPT on one die of a board (default: the U250); float32 and fixed point of 2 to 16 bits."""
+    """FPGPT on one die of a board (default: the U250)."""
+
+    formats = "float32 and integers of 2 to 16 bits"
+    notes = (
+        "cycles of each convolution on its own best kernel (equation 5.13), one after the other; "
+        "layers that are no convolutions, transfers and reconfigurations are not counted",
+    )
 
     def __init__(self, board: Board | None = None) -> None:
         self.board = board or load_board("u250")
@@ -41,21 +38,12 @@ class FpgptCosts(Accelerator):
         found = parse_level(level).format
         return found is None or (found.is_integer and found.bits <= 16)
 
-    def costs(self, network: Network, levels: Sequence[str], steps: int) -> CostTable:
-        jobs, known = list(convolution_jobs(network)), {}
-        for level in levels:
-            if not self.computes(level):
-                raise TargetError(
-                    f"{self.name} does not compute in {level}",
-                    hint="it has float32 and integers of 2 to 16 bits",
-                )
-            bits = parse_level(level).bits
-            numbers = kernel.FLOAT32 if level == FLOAT32 else kernel.fixed_point(bits)
-            known[level] = LevelCosts(level, tuple(self._parts(jobs, numbers)))
-        name = f"{network.name} on {self.name}"
-        return CostTable(name, Source.MODEL, steps, NOTHING, NOTHING, known, _NOTES)
+    def products(self, network: Network, level: str) -> LevelCosts:
+        bits = parse_level(level).bits
+        numbers = kernel.FLOAT32 if level == FLOAT32 else kernel.fixed_point(bits)
+        return LevelCosts(level, tuple(self._parts(convolution_jobs(network), numbers)))
 
-    def _parts(self, jobs: Sequence[ConvolutionJob], numbers: kernel.Numbers) -> list[PartCost]:
+    def _parts(self, jobs: Iterable[ConvolutionJob], numbers: kernel.Numbers) -> list[PartCost]:
         found: dict[ConvolutionJob, float] = {}
         parts = []
         for job in jobs:
