@@ -118,7 +118,7 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
         "fmax_mhz": {str(r.seed): round(r.fmax_mhz or 0, 1) for r in placed},
         **{key: round(value) for key, value in placed[0].resources.to_json().items()},
         "interval": flow.interval,
-        "reads": asdict(reads_of(hardware, target.family)),
+        "reads": asdict(reads_of(hardware)),
         "latency": flow.latency,
         "critical": {
             "blocks": list(dict.fromkeys(blocks)),

@@ -117,7 +117,7 @@ def measure(name: str, seeds: list[int], aim_mhz: float) -> dict[str, Any]:
         "design": name,
         "target": target.name,
         "interval": analyse(hardware).interval,
-        "reads": asdict(reads_of(hardware, target.family)),
+        "reads": asdict(reads_of(hardware)),
         **{kind: round(value) for kind, value in made.resources.to_json().items()},
         "fmax_mhz": {str(p.seed): round(p.fmax_mhz or 0, 1) for p in placed},
         "critical": [path.summary() for path in paths],

@@ -21,7 +21,6 @@ from typing import Any
 
 from bitwright.base.figures import show
 from bitwright.base.progress import no_progress
-from bitwright.build.target import load_target
 from bitwright.hw.reads import reads_of
 from bitwright.pipeline.api import Pipeline, versions
 from bitwright.pipeline.recipe import load_recipe
@@ -70,8 +69,7 @@ def build(name: str, runs: Path, until: str, measured: dict[str, Any]) -> dict[s
 def reads(name: str, folder: Path) -> dict[str, Any]:
     """The slowest reads of the design that the step `map` left (benchmarks/fmax.py)."""
     work = Workspace(load_recipe(name), no_progress)
-    family = load_target(work.recipe.hardware.target).family
-    return asdict(reads_of(read_hardware(work, folder), family))
+    return asdict(reads_of(read_hardware(work, folder)))
 
 
 def cell(shown: dict[str, str], heading: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from statistics import mean
 
 import pytest
-from benchmarks.fmax import error_of, fit, left_out, points
+from benchmarks.fmax import error_of, fit, held_out, held_out_lines, left_out, points
 from tests.hw_networks import digits_like
 
 from bitwright.build.clocks import clock_note, reachable_clock
@@ -30,12 +30,25 @@ def test_designs_that_the_fit_has_not_seen_are_predicted() -> None:
     assert table["line"] == pytest.approx(fit(known), abs=1e-4)
 
 
+def test_placements_that_the_fit_does_not_have_are_predicted_by_other_designs() -> None:
+    """The fit has the same networks, placed once: they take no part."""
+    known = points()
+    for again in held_out():
+        others = [point for point in known if point.design != again.design]
+        assert len(others) < len(known)
+        said = [
+            [line for line in held_out_lines(each) if line.startswith(f"| {again.design} |")]
+            for each in (known, others)
+        ]
+        assert said[0] == said[1] and len(said[0]) == 1
+
+
 def test_the_model_says_what_its_points_say() -> None:
-    """Grade 6 in the shell: 155 MHz at 22 233 LUTs, 160 to 166 at 3 603; grade 8: 220 and 225."""
+    """Grade 6 in the shell: 150 MHz at 22 230 LUTs, 160 to 166 at 3 603; grade 8: 220 and 225."""
     target = load_target("ecp5-45k")
-    large, small = (predicted_fmax(target, lut, shell=True) for lut in (22_233, 3_603))
+    large, small = (predicted_fmax(target, lut, shell=True) for lut in (22_230, 3_603))
     assert large is not None and small is not None
-    assert large.mhz == pytest.approx(155, rel=0.10) and small.mhz == pytest.approx(163, rel=0.05)
+    assert large.mhz == pytest.approx(149.7, rel=0.10) and small.mhz == pytest.approx(163, rel=0.05)
     fast = predicted_fmax(target.model_copy(update={"speed": "8"}), 3_603, shell=True)
     assert fast is not None and fast.mhz == pytest.approx(222, rel=0.05)
     tiny, least = (predicted_fmax(target, lut, shell=True) for lut in (1, 1_500))
@@ -43,14 +56,13 @@ def test_the_model_says_what_its_points_say() -> None:
 
 
 def test_slow_reads_of_memories_slow_the_clock() -> None:
-    """`boxes` has a LUT RAM of 416 words, and weights that are chosen behind block RAMs."""
+    """`boxes` has a LUT RAM of 416 words."""
     target = load_target("ecp5-45k")
     said = [
-        predicted_fmax(target, 5_581, shell=False, reads=reads)
-        for reads in (Reads(32), Reads(416), Reads(416, True))
+        predicted_fmax(target, 5_587, shell=False, reads=reads) for reads in (Reads(32), Reads(416))
     ]
-    plain, deep, boxes = (each.mhz for each in said if each is not None)
-    assert plain > deep > boxes == pytest.approx(129.3, rel=0.1)
+    plain, boxes = (each.mhz for each in said if each is not None)
+    assert plain > boxes == pytest.approx(149.3, rel=0.1)
 
 
 def test_nothing_is_predicted_of_what_was_never_placed() -> None:

@@ -107,6 +107,48 @@ def test_negative_indices_count_from_the_end() -> None:
     assert np.array_equal(scores(load(net.model()), images), [[16.0, 49.0, 9.0]])
 
 
+@pytest.mark.parametrize(
+    ("to", "gain", "refused"),
+    [
+        (TensorProto.INT8, 4.0, r"Cast_2.*casts -512 \.\. 508 to int8"),
+        (TensorProto.UINT8, 1.0, r"Cast_2.*casts -128 \.\. 127 to uint8"),
+        (TensorProto.INT8, -1.0, r"Cast_2.*casts -127 \.\. 128 to int8"),
+        (TensorProto.INT8, 1.0, None),
+        (TensorProto.INT16, 4.0, None),
+    ],
+)
+def test_a_cast_holds_what_it_is_given(to: int, gain: float, refused: str | None) -> None:
+    """ONNX Runtime keeps the lowest bits, or the ends: others may do else."""
+    net = File(1, 3)
+    net.quant(8, 1.0)
+    net.op("Mul", net.const(gain))
+    net.op("Cast", to=to)
+    net.op("Cast", to=TensorProto.FLOAT)
+    net.op("MatMul", net.const(np.eye(3)))
+    if refused:
+        with pytest.raises(ModelError, match=refused):
+            load(net.model())
+        return
+    images = np.array([[-128.0, -1.0, 127.0]], np.float32)
+    assert np.array_equal(scores(load(net.model()), images), images * gain)
+
+
+def test_a_rounded_number_stays_whole_behind_a_relu() -> None:
+    """Some 8 000 000 levels in front of it: none is looked at, and a Relu has an open end."""
+    net = File(1, 3)
+    net.quant(16, 1.0)
+    net.op("MatMul", net.const(np.full((3, 3), 100)))
+    net.op("Mul", net.const(2.0**-11))
+    net.op("Round")
+    net.op("Relu")
+    net.op("Cast", to=TensorProto.INT32)
+    net.op("Cast", to=TensorProto.FLOAT)
+    net.op("MatMul", net.const(np.eye(3)))
+    images = np.array([[-300.0, 10.0, 40.0], [300.0, 20.0, 31.0]], np.float32)
+    wanted = np.array([[0.0] * 3, [17.0] * 3])
+    assert np.array_equal(scores(load(net.model()), images), wanted)
+
+
 @pytest.mark.parametrize("relu_first", [True, False])
 def test_of_scores_that_a_clip_makes_equal_the_first_wins(relu_first: bool) -> None:
     net = File(1, 3)

@@ -3,9 +3,9 @@
 
 The longest path of these designs is mostly way, not logic, and ways grow with the design: the
 logarithm of the period is a line through that of the LUTs, the adders between two registers (a
-design for a slow clock has more of them) and the levels of its deepest LUT RAM, with a step
-for a block RAM without its output register, one for the serial shell and one for each speed grade.
-The coefficients are fitted to placed designs (``benchmarks/fmax.py``).
+design for a slow clock has more of them) and the levels of its deepest LUT RAM, with a step for the
+serial shell and one for each speed grade. The coefficients are fitted to placed designs
+(``benchmarks/fmax.py``).
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ def terms(lut: float, *, adders: int, shell: bool, speed: str, reads: Reads) -> 
         "doublings": log2(lut),
         "adders": adders - 1.0,
         "levels": log2(max(1.0, reads.words / _FIRST_LEVEL)),
-        "chosen": float(reads.chosen),
         "shell": float(shell),
         f"grade {speed}": 1.0,
     }

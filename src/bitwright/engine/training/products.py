@@ -177,7 +177,7 @@ def product_cycles(
     Raises:
         ModelError: the layer does not fit the engine.
     """
-    known: dict[int, int] = {}  # groups and phases of equal shapes share a program
+    known: dict[int, int] = {}  # the groups of a phase share their program
     total = 0
     for part in training_programs(work, product, config, shift):
         program = part.program

@@ -197,10 +197,6 @@ class Block(ABC):
             return 0
         return self.buffer[0]
 
-    def chooses_words(self, family: str) -> bool:
-        """Whether a word is chosen behind a block RAM that gives several at a time."""
-        return False
-
     @abstractmethod
     def firing(self) -> Firing:
         """When beats are taken and made; see `Firing`."""

@@ -18,9 +18,7 @@ from bitwright.hw.blocks.rows import Packing, Row, packing_of
 from bitwright.hw.memory import (
     STYLE_CODES,
     Memory,
-    bram_count,
     pack_lanes,
-    rom_brams,
     rom_luts,
     rom_outputs,
     rom_style,
@@ -290,12 +288,6 @@ class ProductUnit(Block):
         waits = self.waits(family)
         spare = (waits - self._rom_of(family).choices) * (self.depth - 1).bit_length()
         return waits * (self.inputs[0].width + 3) + spare
-
-    def chooses_words(self, family: str) -> bool:
-        if self._style_of(family) != "block" or self._rom_of(family).rows > 1:
-            return False  # a register stands before the choice
-        sizes = family, self.depth, self.word_bits
-        return rom_brams(*sizes) < bram_count(*sizes)
 
     @property
     def operand_bits(self) -> int:

@@ -346,7 +346,7 @@ def predicted_clock(hardware: Graph, target: Target) -> Prediction | None:
     """Fmax of a design on its target, in the serial shell where its board has one."""
     lut, shell = graph_resources(hardware, target.family).lut, _link(hardware, target) is not None
     adders = max((node.integer("adders") for node in hardware if "adders" in node.attrs), default=1)
-    reads = reads_of(hardware, target.family)
+    reads = reads_of(hardware)
     return predicted_fmax(target, lut, shell=shell, adders=adders, reads=reads)
 
 

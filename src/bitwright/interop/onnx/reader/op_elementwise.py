@@ -180,9 +180,35 @@ def _ends_whole(value: Value) -> bool:
     """Whether a rounding is followed by whole constants alone: no level has to be looked at."""
     whole = False
     for step in value.steps:
-        constants_are = not any((part % 1).any() for part in step.constants)
+        parts = step.constants
+        if step.op == "clip":  # an open end takes nothing
+            parts = tuple(part[np.isfinite(part)] for part in parts)
+        constants_are = not any((part % 1).any() for part in parts)
         whole = step.op in _ROUNDING or (whole and step.op in _KEEP_WHOLE and constants_are)
     return whole and not value.pools
+
+
+def _check_holds(low: Importer, value: Value, kind: np.dtype[Any], node: OnnxNode) -> None:
+    """Whether a type of integers holds all that can occur: what happens to the rest, ONNX leaves
+    to who runs the file. Not looked at where a wide range neither rises nor falls.
+
+    Raises:
+        ModelError: it does not.
+    """
+    lo, hi = low.level_range(value)
+    if not np.isnan(value.direction()).any():
+        levels = np.array([lo, hi])
+    elif hi - lo < MAX_TABLE:
+        levels = np.arange(lo, hi + 1)
+    else:
+        return
+    levels = np.broadcast_to(levels[:, None], (len(levels), value.rows))
+    found = low.evaluator.reals(value, levels, node)
+    if found.min() < np.iinfo(kind).min or found.max() > np.iinfo(kind).max:
+        raise node.error(
+            f"casts {found.min():g} .. {found.max():g} to {kind.name}, which does not hold that",
+            "put a Clip in front of it, or cast to a wider type",
+        )
 
 
 def _narrowed(low: Importer, value: Value, kind: np.dtype[Any], node: OnnxNode) -> Value:
@@ -211,8 +237,10 @@ def _simple(low: Importer, node: OnnxNode) -> Value:
             return value
         case "Cast":
             kind = cast_type(node)
-            if np.issubdtype(kind, np.integer) and not _is_whole(low, value, node):
-                raise node.error("casts real numbers to integers", "use a quantizer")
+            if np.issubdtype(kind, np.integer):
+                if not _is_whole(low, value, node):
+                    raise node.error("casts real numbers to integers", "use a quantizer")
+                _check_holds(low, value, kind, node)
             return _narrowed(low, value, kind, node)
         case "Neg":
             return value.then("mul", -np.ones(1))
