@@ -239,7 +239,9 @@ def main() -> None:
     parser.add_argument("what", choices=(*KINDS, "report"))
     parser.add_argument("--data", type=Path)
     parser.add_argument("--presets", nargs="+", default=list(_GOALS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument(
+        "--seeds", nargs="+", type=int, default=[0, 1, 2], help="search takes the first alone"
+    )
     parser.add_argument("--cycles", type=int, default=60_000)
     parser.add_argument("--looks", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)

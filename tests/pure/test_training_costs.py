@@ -148,6 +148,9 @@ def test_levels_do_not_mix_where_only_sums_are_known() -> None:
     made = table(levels={**table().levels, **sums})
     with pytest.raises(RecipeError, match="only sums over the network"):
         made.mixture("both", {("b", "forward"): "int8"})
+    fixed = replace(made, levels={"int8": made.levels["int8"]})
+    with pytest.raises(RecipeError, match="only sums over the network"):
+        fixed.mixture("both", {("b", "forward"): "int8"})
 
 
 def test_a_level_without_numbers_is_named() -> None:

@@ -116,6 +116,7 @@ def test_memories_have_the_attributes_that_quartus_knows(module: str, found: lis
         ("stream_upsample", {"FactorV": 0}, "at least 1"),
         ("lookup", {"InWidth": 17}, "InWidth must be 1 to 16"),
         ("axis_out", {"TdataWidth": 12}, "whole bytes"),
+        ("mem_rom", {"Depth": 2, "Rows": 2, "Wait": 1}, "of 2 words or more"),
     ],
 )
 def test_bad_parameters_stop_elaboration(

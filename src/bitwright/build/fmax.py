@@ -30,7 +30,7 @@ class Prediction:
 
     Attributes:
         mhz: predicted.
-        error: of designs that the coefficients had not seen, the mean, as a share.
+        error: of placements that came after those of the coefficients, the mean, as a share.
     """
 
     mhz: float
@@ -88,4 +88,4 @@ def predicted_fmax(
     if any(name not in line for name in found):
         return None
     period = exp(sum(line[name] * value for name, value in found.items()))
-    return Prediction(1000.0 / period, family["error"]["mean"])
+    return Prediction(1000.0 / period, family["since"])

@@ -233,16 +233,18 @@ class CostTable:
         Raises:
             RecipeError: there is no number for one of them, or only sums over the network.
         """
-        parts = (each for costs in self.levels.values() for each in costs.products)
-        used = {levels.get((each.layer, each.part), FLOAT32) for each in parts}
-        known = {name: self.level(name) for name in used | set(levels.values())}
-        if any(not each.layer for level in known.values() for each in level.products):
+        named = {*levels.values()} | ({FLOAT32} & self.levels.keys())
+        known = {level: self.level(level) for level in named}
+        every = [each for costs in known.values() for each in costs.products]
+        if any(not each.layer for each in every):
             raise RecipeError(
                 f"level {name!r} differs from layer to layer, and only sums over the network are "
                 "known",
                 where=self.name,
                 hint="give the times of each layer's products",
             )
+        if any((each.layer, each.part) not in levels for each in every):
+            known[FLOAT32] = self.level(FLOAT32)
 
         def chosen(kind: str) -> tuple[PartCost, ...]:
             found = []
@@ -362,7 +364,9 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         label = {"unit": "times", "source": self.run.source.value}
         found = {"equal_epochs": self.equal_epochs, "baseline": self.baseline}
-        known = {f"speed_up_{name}": {"value": v, **label} for name, v in found.items() if v}
+        known = {
+            f"speed_up_{name}": {"value": v, **label} for name, v in found.items() if v is not None
+        }
         return {**self.run.to_json(), **known}
 
 

@@ -46,8 +46,8 @@ module mem_rom #(
     $error("mem_rom: Width and Depth must be at least 1 and Style one of 0, 1, 2");
   end
   if (Rows < 1 || Rows > Group * Group || Wait < Choices ||
-      (Rows > 1 && (Depth + Lines - 1) / Lines != Rows)) begin : gen_check_rows
-    $error("mem_rom: Rows must be full but for the last, 1 to 256, and Wait have their choices");
+      (Rows > 1 && (Lines < 2 || (Depth + Lines - 1) / Lines != Rows))) begin : gen_check_rows
+    $error("mem_rom: 1 to 256 Rows of 2 words or more, full but the last; Wait has their choices");
   end
 `endif
 
