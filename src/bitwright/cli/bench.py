@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.base.errors import RecipeError
-from bitwright.cli.options import Data, Json, command_line, resolve
+from bitwright.cli.options import Data, Json, command_line, out_place, resolve
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one argument an option
     from bitwright.report.table_page import check_folder
 
     output = Output(json)
-    check_folder(out)
+    check_folder(out_place(out, "bench"))
     settings = SweepSettings(
         batches=_numbers(batches, "--batches"),
         threads=_numbers(threads, "--threads"),

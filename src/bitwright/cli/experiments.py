@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bitwright.base.folders import usual_place
 from bitwright.cli.options import (
     Assign,
     Data,
@@ -80,7 +81,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one argument an option
     output = Output(json)
     axes = parse_axes([*(over or []), *(more or [])])
     name, document, base_dir = _document(recipe, data, assign)
-    folder = Path("sweeps") / name if out is None else out
+    folder = usual_place(Path("sweeps") / name, "--out") if out is None else out
     request = SweepRequest(
         name,
         axes,
@@ -182,7 +183,7 @@ def study(  # noqa: PLR0913, PLR0917 - one argument an option
 
     output = Output(json)
     loaded = resolve(recipe, None, data, assign).recipe
-    folder = Path("studies") / loaded.name if out is None else out
+    folder = usual_place(Path("studies") / loaded.name, "--out") if out is None else out
     request = StudyRequest(
         loaded,
         folder,

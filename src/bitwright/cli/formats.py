@@ -17,6 +17,7 @@ from bitwright.cli.options import (
     Shape,
     Subject,
     Weights,
+    out_place,
     parse_shape,
 )
 from bitwright.cli.output import Output
@@ -100,7 +101,7 @@ def compare(  # noqa: PLR0913, PLR0917 - one argument an option
     output = Output(json)
     request = CompareRequest(
         subject,
-        out,
+        out_place(out, "compare"),
         data=data,
         weights=weights,
         input_shape=parse_shape(input_shape),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bitwright.base.errors import RecipeError
+from bitwright.base.folders import usual_place
 
 if TYPE_CHECKING:
     from bitwright.pipeline.recipe import Recipe
@@ -105,10 +106,23 @@ _MOST = 1 << 16
 
 @dataclass(frozen=True)
 class Job:
-    """A recipe and the run directory that belongs to it."""
+    """A recipe and the run directory that belongs to it.
+
+    Attributes:
+        is_named: the user has named the directory itself, not a recipe or a run in ``runs/``.
+    """
 
     recipe: Recipe
     run_dir: Path
+    is_named: bool = True
+
+    def to_write(self) -> Path:
+        """The directory, where something is to be written into it.
+
+        Raises:
+            RunError: as `usual_place`.
+        """
+        return self.run_dir if self.is_named else usual_place(self.run_dir, "--run-dir")
 
 
 def resolve(
@@ -132,7 +146,7 @@ def resolve(
     file, base_dir = recipe_source(name)
     recipe = load_recipe(file, overrides, data_dir=data, base_dir=base_dir)
     if base_dir is None:
-        return Job(recipe, run_dir or Path("runs") / recipe.name)
+        return Job(recipe, run_dir or Path("runs") / recipe.name, run_dir is not None)
     place = Path(file).parent
     if run_dir is not None and run_dir.resolve() != place.resolve():
         raise RecipeError(
@@ -140,7 +154,16 @@ def resolve(
             where="--run-dir",
             hint=f"name a recipe, such as {place / 'recipe.yaml'}, to start another run",
         )
-    return Job(recipe, place)
+    return Job(recipe, place, Path(name).expanduser().is_dir())
+
+
+def out_place(out: Path, usual: str) -> Path:
+    """The folder for results, which is either named or the usual one.
+
+    Raises:
+        RunError: as `usual_place`.
+    """
+    return usual_place(out, "--out") if out == Path(usual) else out
 
 
 def recipe_source(name: str) -> tuple[str | Path, Path | None]:

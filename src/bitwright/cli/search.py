@@ -17,6 +17,7 @@ from bitwright.cli.options import (
     Shape,
     Subject,
     Weights,
+    out_place,
     parse_shape,
 )
 from bitwright.cli.output import Output
@@ -68,7 +69,7 @@ def search(  # noqa: PLR0913, PLR0917 - one argument an option
     request = SearchRequest(
         subject,
         budget,
-        out,
+        out_place(out, "search"),
         candidates=candidates,
         activations=activations,
         data=data,

@@ -25,7 +25,7 @@ from bitwright.host.numbers import levels_of_numbers
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
 from bitwright.pipeline.designs.folder import is_design, open_design
 from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, REPORT, SIMULATE, map_design
-from bitwright.pipeline.run_files import RUNS, check_run_folder, is_run
+from bitwright.pipeline.run_files import RUNS, check_own, check_run_folder, is_run
 from bitwright.pipeline.steps.levels import INPUTS, LEVELS, read_levels
 from bitwright.pipeline.steps.lower import GRAPH, INPUT
 from bitwright.pipeline.steps.map import RTL
@@ -49,6 +49,7 @@ class BoardSubject:
         graph: the integer graph that it must equal; None: a design of one's own without one.
         lowered: the folder with its test images; None: there are none.
         implemented: the folder with the bitstream; None: not there.
+        is_named: the user has named the folder, not a run in ``runs/`` by its name.
     """
 
     place: Path
@@ -56,6 +57,7 @@ class BoardSubject:
     graph: Graph | None
     lowered: Path | None = None
     implemented: Path | None = None
+    is_named: bool = True
 
     def description(self, base: Description) -> Description:
         """What its shell says of itself, and what the graph and the recipe say besides."""
@@ -80,7 +82,8 @@ def find_subject(place: str | Path) -> BoardSubject:
         GraphError: the design or the graph is damaged.
     """
     folder = Path(place).expanduser()
-    if not folder.is_dir() and folder.name == str(place):
+    is_named = folder.is_dir()
+    if not is_named and folder.name == str(place):
         folder = RUNS / folder
     if not folder.is_dir():
         raise RunError(
@@ -91,7 +94,8 @@ def find_subject(place: str | Path) -> BoardSubject:
     if is_run(folder):
         check_run_folder(folder)
         lowered = folder / step_folder("lower")
-        found = BoardSubject(folder, folder / step_folder("map") / RTL, None, lowered)
+        design = folder / step_folder("map") / RTL
+        found = BoardSubject(folder, design, None, lowered, is_named=is_named)
         implemented = folder / step_folder("implement")
         if (implemented / RESULT).is_file():
             found = replace(found, implemented=implemented)
@@ -189,9 +193,11 @@ def own_rtl(subject: BoardSubject, progress: Progress) -> Path:
 
     Raises:
         RunError: the RTL lies where that of a design folder does, and it is none; or elsewhere in
-            what its steps have made.
+            what its steps have made; or as `check_own`.
     """
     folder = _design_above(subject)
+    if folder is None and not subject.is_named:
+        check_own(subject.design.parent)
     return subject.design if folder is None else map_design(open_design(folder), progress) / RTL
 
 

@@ -26,6 +26,7 @@ from bitwright.base.files import (
     sha256_file,
 )
 from bitwright.base.folders import check_no_links, files_below, remove_folder
+from bitwright.base.made import is_own
 from bitwright.base.version import __version__
 from bitwright.jobs.job import JOB_FILES
 from bitwright.pipeline.context import LOGS
@@ -192,6 +193,25 @@ def read_record(folder: Path) -> StepRecord | None:
         return StepRecord(name, key, inputs, artefacts, seconds, parts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
+
+
+def check_own(step: Path) -> None:
+    """Refuse what a step of a run has left, if it is to be run and this user has not made it.
+
+    Whoever names the folder of a run trusts it; a run in ``runs/`` that is called by its name lies
+    where the user stands, perhaps in a stranger's folder.
+
+    Raises:
+        RunError: somebody else has made it, or it was changed since.
+    """
+    record = read_record(step)
+    if step.is_dir() and (record is None or not is_own(step, record.key)):
+        raise RunError(
+            "is to be run, and you have not made it, or it was changed since",
+            where=str(step),
+            hint=f"make it anew: `bitwright map {step.parent.name}`; or, if you trust it, name the "
+            f"folder: ./{step.parent}",
+        )
 
 
 def is_whole(folder: Path, record: StepRecord) -> bool:

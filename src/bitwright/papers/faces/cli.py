@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bitwright.cli import formats
-from bitwright.cli.options import Json
+from bitwright.cli.options import Json, out_place
 from bitwright.cli.output import Output
 
 
@@ -55,7 +55,7 @@ def matrix(
     request = MatrixRequest(
         load_matrix(path),
         path.parent,
-        out,
+        out_place(out, "faces"),
         data=data,
         weights=weights,
         only=tuple(split_names(only)),
