@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who stands in a stranger's folder and names no place for results writes into that folder alone."""
+"""Who stands in a stranger's folder and names no place for results writes into it alone."""
 
 from __future__ import annotations
 
