@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.places import claim, default_place
 
 if TYPE_CHECKING:
     from bitwright.pipeline.recipe import Recipe
@@ -106,6 +105,8 @@ _MOST = 1 << 16
 
 def out_place(out: Path | None, default: str) -> Path:
     """Where results go: what ``--out`` says, else a place here; errors as `default_place`."""
+    from bitwright.base.places import claim, default_place
+
     if out is not None:
         return out
     place = default_place(Path(default), "--out")
