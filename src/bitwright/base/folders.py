@@ -70,24 +70,6 @@ def check_no_links(*places: Path, below: bool = False) -> None:
             raise RunError(_LINK, where=entry.path, hint=_LINK_HINT)
 
 
-def usual_place(folder: Path, option: str) -> Path:
-    """A place in the current folder that nobody has named, such as ``runs/digits``: what is written
-    there stays in the current folder, which may be a stranger's.
-
-    Args:
-        folder: relative.
-        option: names another one, for the hint.
-
-    Raises:
-        RunError: it, or a folder on the way to it, is a link.
-    """
-    for place in (*reversed(folder.parents), folder):
-        if place.is_symlink():
-            hint = f"if it is your own, name the place: {option} {folder.resolve()}"
-            raise RunError(_LINK, where=str(place), hint=hint)
-    return folder
-
-
 def remove_folder(folder: Path) -> None:
     """Take a folder away, if there is one, as far as that is possible.
 

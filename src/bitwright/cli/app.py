@@ -90,7 +90,7 @@ def build(
 ) -> None:
     """Run every step: train, quantize, lower, map, simulate, implement, report."""
     job = resolve(recipe, run_dir, data, assign, target)
-    show.run_steps(Output(json), job.recipe, job.to_write(), until=until, reuse=reuse)
+    show.run_steps(Output(json), job.recipe, job.run_dir, until=until, reuse=reuse)
 
 
 def _add_step(name: str, text: str) -> None:
@@ -111,7 +111,7 @@ def _add_step(name: str, text: str) -> None:
             )
             return
         job = resolve(recipe, run_dir, data, assign, target)
-        show.run_steps(Output(json), job.recipe, job.to_write(), only=name)
+        show.run_steps(Output(json), job.recipe, job.run_dir, only=name)
 
     app.command(name, help=text)(verb)
 

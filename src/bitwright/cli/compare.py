@@ -43,8 +43,6 @@ def diff(
 ) -> None:
     """Run one input through every level, from float to RTL, and name the first difference."""
     from bitwright.pipeline.api import diff_run
-    from bitwright.pipeline.run_files import check_own
-    from bitwright.pipeline.steps.names import step_folder
 
     output = Output(json)
     if is_design_folder(str(run_dir)):
@@ -58,8 +56,6 @@ def diff(
         _tell(output, found)
         return
     job = resolve(str(run_dir), None, data)
-    if until == "rtl" and not job.is_named:
-        check_own(job.run_dir / step_folder("map"))
     with output.progress() as progress:
         report = diff_run(
             job.recipe,

@@ -12,7 +12,6 @@ import typer
 from bitwright.cli.options import (
     DataName,
     Json,
-    OutFolder,
     Seed,
     Shape,
     Subject,
@@ -92,7 +91,10 @@ def compare(  # noqa: PLR0913, PLR0917 - one argument an option
         int | None, typer.Option("--limit", help="Measure on this many test images only.")
     ] = None,
     seed: Seed = 0,
-    out: OutFolder = Path("compare"),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the results.", show_default="compare"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compare a trained network in many formats, without retraining: one table and one plot."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.folders import usual_place
 
 if TYPE_CHECKING:
     from bitwright.pipeline.recipe import Recipe
@@ -104,25 +103,23 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stan
 _MOST = 1 << 16
 
 
+def out_place(out: Path | None, default: str) -> Path:
+    """Where results go: what ``--out`` says, else a place here; errors as `default_place`."""
+    from bitwright.base.places import claim, default_place
+
+    if out is not None:
+        return out
+    place = default_place(Path(default), "--out")
+    claim(place)
+    return place
+
+
 @dataclass(frozen=True)
 class Job:
-    """A recipe and the run directory that belongs to it.
-
-    Attributes:
-        is_named: the user has named the directory itself, not a recipe or a run in ``runs/``.
-    """
+    """A recipe and the run directory that belongs to it."""
 
     recipe: Recipe
     run_dir: Path
-    is_named: bool = True
-
-    def to_write(self) -> Path:
-        """The directory, where something is to be written into it.
-
-        Raises:
-            RunError: as `usual_place`.
-        """
-        return self.run_dir if self.is_named else usual_place(self.run_dir, "--run-dir")
 
 
 def resolve(
@@ -136,9 +133,10 @@ def resolve(
 
     Raises:
         RecipeError: there is no such recipe, or it breaks the schema.
-        RunError: a run directory of another version.
+        RunError: a run directory of another version; or as `run_place`.
     """
     from bitwright.pipeline.recipe import load_recipe
+    from bitwright.pipeline.run_files import run_place
 
     overrides = list(assignments or [])
     if target is not None:
@@ -146,7 +144,7 @@ def resolve(
     file, base_dir = recipe_source(name)
     recipe = load_recipe(file, overrides, data_dir=data, base_dir=base_dir)
     if base_dir is None:
-        return Job(recipe, run_dir or Path("runs") / recipe.name, run_dir is not None)
+        return Job(recipe, run_dir or run_place(recipe.name))
     place = Path(file).parent
     if run_dir is not None and run_dir.resolve() != place.resolve():
         raise RecipeError(
@@ -154,16 +152,7 @@ def resolve(
             where="--run-dir",
             hint=f"name a recipe, such as {place / 'recipe.yaml'}, to start another run",
         )
-    return Job(recipe, place, Path(name).expanduser().is_dir())
-
-
-def out_place(out: Path, usual: str) -> Path:
-    """The folder for results, which is either named or the usual one.
-
-    Raises:
-        RunError: as `usual_place`.
-    """
-    return usual_place(out, "--out") if out == Path(usual) else out
+    return Job(recipe, place)
 
 
 def recipe_source(name: str) -> tuple[str | Path, Path | None]:

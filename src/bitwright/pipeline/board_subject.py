@@ -25,7 +25,7 @@ from bitwright.host.numbers import levels_of_numbers
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
 from bitwright.pipeline.designs.folder import is_design, open_design
 from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, REPORT, SIMULATE, map_design
-from bitwright.pipeline.run_files import RUNS, check_own, check_run_folder, is_run
+from bitwright.pipeline.run_files import check_run_folder, is_run, run_place
 from bitwright.pipeline.steps.levels import INPUTS, LEVELS, read_levels
 from bitwright.pipeline.steps.lower import GRAPH, INPUT
 from bitwright.pipeline.steps.map import RTL
@@ -49,7 +49,6 @@ class BoardSubject:
         graph: the integer graph that it must equal; None: a design of one's own without one.
         lowered: the folder with its test images; None: there are none.
         implemented: the folder with the bitstream; None: not there.
-        is_named: the user has named the folder, not a run in ``runs/`` by its name.
     """
 
     place: Path
@@ -57,7 +56,6 @@ class BoardSubject:
     graph: Graph | None
     lowered: Path | None = None
     implemented: Path | None = None
-    is_named: bool = True
 
     def description(self, base: Description) -> Description:
         """What its shell says of itself, and what the graph and the recipe say besides."""
@@ -82,9 +80,8 @@ def find_subject(place: str | Path) -> BoardSubject:
         GraphError: the design or the graph is damaged.
     """
     folder = Path(place).expanduser()
-    is_named = folder.is_dir()
-    if not is_named and folder.name == str(place):
-        folder = RUNS / folder
+    if not folder.is_dir() and folder.name == str(place):
+        folder = run_place(folder.name)
     if not folder.is_dir():
         raise RunError(
             "there is no such folder",
@@ -94,8 +91,7 @@ def find_subject(place: str | Path) -> BoardSubject:
     if is_run(folder):
         check_run_folder(folder)
         lowered = folder / step_folder("lower")
-        design = folder / step_folder("map") / RTL
-        found = BoardSubject(folder, design, None, lowered, is_named=is_named)
+        found = BoardSubject(folder, folder / step_folder("map") / RTL, None, lowered)
         implemented = folder / step_folder("implement")
         if (implemented / RESULT).is_file():
             found = replace(found, implemented=implemented)
@@ -193,11 +189,9 @@ def own_rtl(subject: BoardSubject, progress: Progress) -> Path:
 
     Raises:
         RunError: the RTL lies where that of a design folder does, and it is none; or elsewhere in
-            what its steps have made; or as `check_own`.
+            what its steps have made.
     """
     folder = _design_above(subject)
-    if folder is None and not subject.is_named:
-        check_own(subject.design.parent)
     return subject.design if folder is None else map_design(open_design(folder), progress) / RTL
 
 

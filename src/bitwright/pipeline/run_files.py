@@ -26,7 +26,7 @@ from bitwright.base.files import (
     sha256_file,
 )
 from bitwright.base.folders import check_no_links, files_below, remove_folder
-from bitwright.base.made import is_own
+from bitwright.base.places import claim, default_place
 from bitwright.base.version import __version__
 from bitwright.jobs.job import JOB_FILES
 from bitwright.pipeline.context import LOGS
@@ -79,8 +79,14 @@ def digest_of(value: Any) -> str:
 
 def run_called(name: str) -> Path | None:
     """The run of this name in ``runs/``; None if there is none."""
-    folder = RUNS / name
-    return folder if Path(name).name == name and is_run(folder) else None
+    if Path(name).name != name or not is_run(RUNS / name):
+        return None
+    return run_place(name)
+
+
+def run_place(name: str) -> Path:
+    """Where the run of this name lies if nobody says so; errors as `default_place`."""
+    return default_place(RUNS / name, "--run-dir")
 
 
 def check_only_ours(name: str | Path, what: str) -> None:
@@ -195,25 +201,6 @@ def read_record(folder: Path) -> StepRecord | None:
         return None
 
 
-def check_own(step: Path) -> None:
-    """Refuse what a step of a run has left, if it is to be run and this user has not made it.
-
-    Whoever names the folder of a run trusts it; a run in ``runs/`` that is called by its name lies
-    where the user stands, perhaps in a stranger's folder.
-
-    Raises:
-        RunError: somebody else has made it, or it was changed since.
-    """
-    record = read_record(step)
-    if step.is_dir() and (record is None or not is_own(step, record.key)):
-        raise RunError(
-            "is to be run, and you have not made it, or it was changed since",
-            where=str(step),
-            hint=f"make it anew: `bitwright map {step.parent.name}`; or, if you trust it, name the "
-            f"folder: ./{step.parent}",
-        )
-
-
 def is_whole(folder: Path, record: StepRecord) -> bool:
     """Whether every artefact is there with its size and hash."""
     try:
@@ -284,7 +271,7 @@ def locked(folder: Path, option: str = "--run-dir") -> Iterator[None]:
         OSError: it cannot be written.
     """
     with ExitStack() as stack:
-        folder.mkdir(parents=True, exist_ok=True)
+        claim(folder)
         try:
             stack.enter_context(exclusive(folder / ".lock"))
         except RunError as error:

@@ -39,7 +39,10 @@ def matrix(
             "'all' (8 .. 4096) or '16,512'. --only then chooses networks.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path("faces"),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the results.", show_default="faces"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a whole matrix of experiments on face networks, in tables; or sweep k-means."""
