@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -315,3 +316,30 @@ def test_an_interrupt_that_a_library_swallows_is_still_one(
     assert cli.run(["list", "models"]) == cli.EXIT_INTERRUPTED
     assert "sympy" not in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+#: Hours in one call of C, in which Python sees no signal.
+BUSY = """
+import hashlib
+from bitwright.cli.interrupts import Interrupts
+with Interrupts():
+    print("at work", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+"""
+
+
+def test_the_second_interrupt_ends_what_does_not_look_up() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", BUSY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "at work\n"
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+        assert process.wait(60) == cli.EXIT_INTERRUPTED
+        assert process.stderr.read().count("Ctrl-C once more") <= 1
+    finally:
+        process.kill()
+        process.communicate()
