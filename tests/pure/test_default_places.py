@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from bitwright.base.errors import RunError
-from bitwright.base.folders import default_place
+from bitwright.base.places import claim, default_place, is_claimed
 from bitwright.cli.app import app
+from bitwright.cli.options import recipe_source
 from bitwright.pipeline.api import build_recipe
 from bitwright.pipeline.board_subject import find_subject
 
@@ -65,3 +66,32 @@ def test_a_place_that_is_named_may_be_anything(
     with pytest.raises(RunError) as error:
         default_place(Path("runs/digits"), "--run-dir")
     assert "--run-dir" in str(error.value.hint)
+
+
+def test_a_place_of_somebody_else_is_not_gone_on_with_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    claim(Path("runs/digits"))
+    Path("runs/digits/run.json").write_text('{"schema": 1, "bitwright": "0"}')
+    assert default_place(Path("runs/digits"), "--run-dir") == Path("runs/digits")
+    Path("runs/digits").rename("runs/sounds")  # moved, as if from an archive that has its mark
+    for look in (find_subject, recipe_source):
+        with pytest.raises(RunError, match="you have not made it") as error:
+            look("sounds")
+        assert "runs/sounds" in str(error.value.hint)
+    claim(Path("runs/sounds"))  # as who names it and goes on with it
+    assert recipe_source("sounds")[0] == Path("runs/sounds/recipe.yaml")
+
+
+def test_a_mark_alone_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path / "cache"))
+    place = tmp_path / "place"
+    place.mkdir()
+    for mark in ("", "0" * 32, "../x", "\0" * 32):
+        (place / ".owner").write_text(mark)
+        assert not is_claimed(place)
+    (place / ".owner").unlink()
+    (place / ".owner").symlink_to("/dev/zero")
+    assert not is_claimed(place)

@@ -133,9 +133,7 @@ def test_what_is_made_twice_is_ones_own_both_times(tmp_path: Path) -> None:
     assert not made.is_own(folders[0], "other key")
 
 
-@pytest.mark.parametrize(
-    "ending", [".bwq", ".pt", ".bwg", ".caffemodel", ".BWE", ".json", ".gz"]
-)
+@pytest.mark.parametrize("ending", [".bwq", ".pt", ".bwg", ".caffemodel", ".BWE", ".json", ".gz"])
 def test_what_is_data_by_its_name_is_no_recipe(
     ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

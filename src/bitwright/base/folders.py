@@ -91,29 +91,6 @@ def own_file(folder: Path, name: str) -> Path:
     return path
 
 
-def default_place(place: Path, option: str) -> Path:
-    """A place below the current folder that nobody has named, such as ``runs/digits``.
-
-    Whoever stands in the folder of a stranger means no place outside of it, wherever links there
-    lead.
-
-    Args:
-        option: that names another place.
-
-    Raises:
-        RunError: there is a link on the way to it.
-    """
-    for step in (*reversed(place.parents), place):
-        if step.is_symlink():
-            raise RunError(
-                f"is a symbolic link, by which {place} would lie elsewhere",
-                where=str(step),
-                hint=f"name where it leads with {option} if you mean it: what nobody names lies in "
-                "the current folder",
-            )
-    return place
-
-
 def remove_folder(folder: Path) -> None:
     """Take a folder away, if there is one, as far as that is possible.
 

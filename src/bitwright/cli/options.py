@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bitwright.base.errors import RecipeError
-from bitwright.base.folders import default_place
 
 if TYPE_CHECKING:
     from bitwright.pipeline.recipe import Recipe
@@ -106,7 +105,13 @@ _MOST = 1 << 16
 
 def out_place(out: Path | None, default: str) -> Path:
     """Where results go: what ``--out`` says, else a place here; errors as `default_place`."""
-    return default_place(Path(default), "--out") if out is None else out
+    from bitwright.base.places import claim, default_place
+
+    if out is not None:
+        return out
+    place = default_place(Path(default), "--out")
+    claim(place)
+    return place
 
 
 @dataclass(frozen=True)

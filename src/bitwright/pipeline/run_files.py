@@ -25,7 +25,8 @@ from bitwright.base.files import (
     regular_bytes,
     sha256_file,
 )
-from bitwright.base.folders import check_no_links, default_place, files_below, remove_folder
+from bitwright.base.folders import check_no_links, files_below, remove_folder
+from bitwright.base.places import claim, default_place
 from bitwright.base.version import __version__
 from bitwright.jobs.job import JOB_FILES
 from bitwright.pipeline.context import LOGS
@@ -270,7 +271,7 @@ def locked(folder: Path, option: str = "--run-dir") -> Iterator[None]:
         OSError: it cannot be written.
     """
     with ExitStack() as stack:
-        folder.mkdir(parents=True, exist_ok=True)
+        claim(folder)
         try:
             stack.enter_context(exclusive(folder / ".lock"))
         except RunError as error:
