@@ -261,7 +261,7 @@ class _Held(TorchDispatchMode):
         leaves = tree_leaves(made)
         for value in leaves:
             self.add(value)
-        if isinstance(leaves[0], Tensor):
+        if leaves and isinstance(leaves[0], Tensor):
             self.work += leaves[0].numel() * _work_each(func.overloadpacket, args)
         return made
 
