@@ -29,6 +29,7 @@ from bitwright.ir import (
     parse_graph,
     print_graph,
     random_feeds,
+    save_graph,
 )
 from bitwright.ir import footprint as measure
 from bitwright.ir.executor import Executor
@@ -126,6 +127,17 @@ def test_a_border_is_an_image_as_well() -> None:
     assert work(read(one(f"sum_pool(x) {window % (3998, 3999)}", out=out % (1, 2)))) == 32_000_000
     with pytest.raises(GraphError, match="an image of 9001 x 9002 with its padding"):
         read(one(f"sum_pool(x) {window % (8999, 9000)}", out=out % (5002, 5003)))
+
+
+def test_the_largest_are_looked_for_among_all(tmp_path: Path) -> None:
+    """What the executor does for k of them: it looks at all for each."""
+    builder = GraphBuilder("g", INTEGER)
+    x = builder.input("x", TensorType((1 << 20,), parse_format("uint4"), (1.0,), 0, 15))
+    graph = builder.finish(builder.add("top_k", (x,), attrs={"k": 1 << 19}))
+    assert work(graph) == 1 << 39
+    save_graph(graph, tmp_path / "net.bwg")
+    with pytest.raises(GraphError, match=r"takes 549\.8 thousand million operations"):
+        load_graph(tmp_path / "net.bwg", {"integer": INTEGER})
 
 
 def test_what_frames_take_is_what_the_interpreter_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 from bitwright.base import made
 from bitwright.base.errors import RecipeError, RunError
 from bitwright.base.progress import no_progress
+from bitwright.cli.entry import EXIT_BUG, run
 from bitwright.cli.options import recipe_source
 from bitwright.pipeline import board
 from bitwright.pipeline.board_subject import BoardSubject
@@ -176,3 +177,18 @@ def test_what_is_made_twice_is_ones_own_both_times(tmp_path: Path) -> None:
     made.remember(folders[1], "key")
     assert [made.is_own(folder, "key") for folder in folders] == [True, True, False]
     assert not made.is_own(folders[0], "other key")
+
+
+@pytest.mark.parametrize("ending", [".bwq", ".pt", ".bwg", ".caffemodel", ".BWE", ".json", ".gz"])
+def test_what_is_data_by_its_name_is_no_recipe(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``bitwright inspect net.bwq`` took the text in it for a recipe, and ran what that names."""
+    monkeypatch.chdir(tmp_path.parent)
+    file, harm = tmp_path / f"net{ending}", tmp_path / "harm"
+    (tmp_path / "evil.py").write_text(f"open({str(harm)!r}, 'w').close()\n")
+    file.write_text("name: net\ndata: digits\nmodel: evil:make\n")
+    assert run(["inspect", str(file)]) not in (0, EXIT_BUG)
+    with pytest.raises(RecipeError, match=r"is no recipe: those end in \.yaml or \.yml"):
+        load_recipe(file)
+    assert not harm.exists()
