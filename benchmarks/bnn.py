@@ -5,6 +5,8 @@
         --rates 1e-3:1e-5 3e-3:3e-5 --set scale_error=fan_in     # on held-out training images
     python benchmarks/bnn.py accuracy --data DIR           # four presets, three seeds
     python benchmarks/bnn.py accuracy --data DIR --presets bnn-1h --seeds 0 --cycles 60000
+    python benchmarks/bnn.py accuracy --data DIR --presets ann-1h --cycles 600000 \\
+        --set sizes=784-512-10 drop_input=0.2 rate_start=1.2e-3 rate_end=1.2e-5
     python benchmarks/bnn.py tricks --data DIR             # each trick changed alone
     python benchmarks/bnn.py sizes --data DIR              # 256 .. 4096 units, one and two layers
     python benchmarks/bnn.py report                        # the page alone
@@ -163,7 +165,7 @@ def _accuracy(rows: list[dict[str, Any]]) -> Table:
                 "seeds": len(group),
                 "argmax": _mean([look["argmax"] for look in last]),
                 "strict": _mean([look["strict"] for look in last]),
-                "goal": _GOALS.get(name),
+                "goal": _GOALS.get(name.split()[0]),
                 "minutes": max(row["cpu_minutes"] for row in group),
                 "wall": min(look["seconds"] / look["cycles"] for look in last) * 1000,
                 "load": max(row["load"] for row in group),
@@ -247,7 +249,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--widths", nargs="+", type=int, default=list(SIZES))
     parser.add_argument("--rates", nargs="+", help="of search: FIRST:LAST")
-    parser.add_argument("--set", nargs="+", default=[], help="of search: KEY=VALUE")
+    parser.add_argument("--set", nargs="+", default=[], help="of search and accuracy: KEY=VALUE")
     args = parser.parse_args()
     if args.what == "report":
         RESULTS.with_suffix(".md").write_text(page(stored()))
@@ -257,8 +259,10 @@ def main() -> None:
         search(samples, args)
     elif args.what == "accuracy":
         for preset in args.presets:
+            changed = parse_changes(PRESETS[preset], args.set)
             for seed in args.seeds:
-                course("accuracy", preset, PRESETS[preset].changed(seed=seed), samples, args)
+                name = " ".join((preset, *args.set))
+                course("accuracy", name, changed.changed(seed=seed), samples, args)
     elif args.what == "tricks":
         for name, change in TRICKS.items():
             base = sizes_of(args.widths[0], 1) if len(args.widths) == 1 else PRESETS["bnn-1h"]

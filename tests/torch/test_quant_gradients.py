@@ -20,6 +20,7 @@ from bitwright.quantize.straight_through import (
     LevelRange,
     QuantizeActivation,
     SignActivation,
+    SignWeight,
     dot,
 )
 from bitwright.quantize.weight_quantizer import WeightQuantizer
@@ -93,6 +94,33 @@ def test_sign_passes_the_gradient_of_hard_tanh() -> None:
     out.sum().backward()
     assert x.grad.tolist()[2:6] == [1, 1, 1, 1]
     assert x.grad[0] == 0 and x.grad[-1] == 0
+    assert torch.isnan(SignActivation.apply(torch.tensor([1.0, torch.nan]), 1.0)).tolist() == [0, 1]
+
+
+def test_signs_of_weights_pass_the_gradient_up_to_one() -> None:
+    just_above = torch.nextafter(torch.tensor(1.0), torch.tensor(2.0)).item()
+    row = [-2.0, -just_above, -1.0, -1e-45, -0.0, 0.0, 1e-45, 1.0, just_above]
+    w = torch.tensor([row, row], requires_grad=True)
+    unit = torch.tensor([[0.1], [3e30]])
+    out = SignWeight.apply(w, unit)
+    assert torch.equal(out, torch.tensor([[-1.0] * 4 + [1.0] * 5] * 2) * unit)
+    g = torch.randn_like(w)
+    out.backward(g)
+    assert torch.equal(w.grad, g * (w.detach().abs() <= 1))
+
+
+@pytest.mark.parametrize("scale", ["mean", "learned", "const"])
+def test_bipolar_weights_in_training_are_those_of_evaluation(scale: str) -> None:
+    torch.manual_seed(3)
+    w = torch.randn(5, 40, requires_grad=True)
+    quantizer = WeightQuantizer(spec(Role.WEIGHT, "bipolar", scale=ScaleRule(scale)), 5)
+    trained = quantizer(w)
+    g = torch.randn_like(w)
+    trained.backward(g)
+    with torch.no_grad():
+        assert torch.equal(quantizer.eval()(w), trained)
+    factor = quantizer.current_scale(w).reshape(-1, 1) if scale == "learned" else 1.0
+    assert torch.allclose(w.grad, g * factor * (w.detach().abs() <= 1))
 
 
 def test_dot_of_mixed_layouts() -> None:

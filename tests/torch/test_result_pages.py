@@ -16,7 +16,15 @@ BENCHMARKS = ROOT / "benchmarks"
 
 @pytest.mark.parametrize(
     "name",
-    ["detector_cells", "gm", "host_pipeline", "search", "skynet_fixed", "skynet_hardware"],
+    [
+        "bnn_classic",
+        "detector_cells",
+        "gm",
+        "host_pipeline",
+        "search",
+        "skynet_fixed",
+        "skynet_hardware",
+    ],
 )
 def test_page_is_made_of_its_figures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))

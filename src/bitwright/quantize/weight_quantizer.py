@@ -26,7 +26,13 @@ from bitwright.quantize.scale_rules import (
     weight_scale,
 )
 from bitwright.quantize.spec import Granularity, QuantSpec
-from bitwright.quantize.straight_through import LevelRange, SubstituteWeight, spread, to_levels_
+from bitwright.quantize.straight_through import (
+    LevelRange,
+    SignWeight,
+    SubstituteWeight,
+    spread,
+    to_levels_,
+)
 from bitwright.quantize.weight_state import (
     OPTIONAL,
     check_levels,
@@ -105,6 +111,9 @@ class WeightQuantizer(Quantizer):
             return self._trained(weight)
         if self.spec.has_range and self.training:
             self._observe(weight.detach())
+        if self.spec.format.sign_only and self.spec.rounding is not Rounding.STOCHASTIC:
+            unit = (self.current_scale(weight) * self.spec.format.lsb).to(weight.dtype)
+            return SignWeight.apply(weight, spread(unit, weight))
         quantized, keep = self._quantize(weight.detach())
         return SubstituteWeight.apply(weight, quantized, keep)
 
@@ -340,7 +349,6 @@ class WeightQuantizer(Quantizer):
         unit = spread((scale * spec.format.lsb).to(weight.dtype), weight)
         if spec.format.sign_only:
             sign = quantize_ratio(weight / unit, spec.format, rounding=spec.rounding)
-            # BinaryConnect clips weights to [-1, 1]; stopping the gradient there does the same.
             return sign.mul_(unit), weight.abs() <= 1
         if has_threshold(spec):
             return threshold_levels(weight, spec).mul_(unit), None
@@ -358,12 +366,8 @@ class WeightQuantizer(Quantizer):
         self._initialise(weight)
         number_format = self.spec.format
         if number_format.sign_only:
-            sign = SubstituteWeight.apply(
-                weight,
-                quantize_ratio(weight.detach(), number_format),
-                weight.detach().abs() <= 1,
-            )
-            return sign * spread(self.scale.abs() * number_format.lsb, weight)
+            unit = self.scale.abs() * number_format.lsb
+            return SignWeight.apply(weight, 1.0) * spread(unit, weight)
         unit = self.used_scale() * number_format.lsb
         if self.spec.has_range:
             unit = unit.to(weight.dtype)
