@@ -60,6 +60,7 @@ MEMORIES = {
 }
 _CALIBRATION, _BATCH, _CHUNK = 256, 100, 10
 _SHAPE = (3, 32, 32)
+_POLICY = {"preset": "dpu"}
 Feeds = dict[str, IntArray]
 Answers = dict[str, IntArray]
 
@@ -103,7 +104,7 @@ def float_network(name: str, images: Tensor) -> nn.Module:
 
 def subject(name: str, config: EngineConfig, train: Dataset, test: Dataset) -> Subject:
     images = torch.from_numpy(train.take(np.arange(_CALIBRATION)).reals())
-    policy = Policy.from_dict({"preset": "dpu"})
+    policy = Policy.from_dict(_POLICY)
     network = float_network(name, images)
     model, _ = post_training_quantize(network, policy, images, policy.methods)
     integers = integerize(model.eval(), policy, _SHAPE, name)
@@ -209,7 +210,10 @@ def measure(
     key = f"{name}@{engine}"
     row = figures.get("rows", {}).get(key, {})
     if row.get("digest") != digest(found):
-        row = {"digest": digest(found), "instructions": len(found.image.program)}
+        row = {
+            "digest": digest(found), "instructions": len(found.image.program),
+            "methods": list(Policy.from_dict(_POLICY).methods),
+        }  # fmt: skip
     if row.get("images", 0) < asked.images:
         row |= whole(found, asked.images)
 
@@ -252,7 +256,8 @@ def page(figures: dict[str, Any]) -> str:
 
     rows = [
         [
-            *key.split("@"), "yes" if key.startswith(TRAINED) else "no", f"{row['instructions']:,}",
+            *key.split("@"), "yes" if key.startswith(TRAINED) else "no", ", ".join(row["methods"]),
+            f"{row['instructions']:,}",
             f"{row['images']:,}", f"{100 * row['accuracy']:.2f} %", stage(row, "evaluated"),
             stage(row, "simulated"), stage(row, "emulated"), stage(row, "rtl"),
             f"{row['rtl']['cycles']:,}" if "rtl" in row else "",
@@ -260,7 +265,7 @@ def page(figures: dict[str, Any]) -> str:
         for key, row in figures["rows"].items()
     ]  # fmt: skip
     heads = (
-        "network", "engine", "trained", "instructions", "executor: images", "right",
+        "network", "engine", "trained", "methods", "instructions", "executor: images", "right",
         "torch, evaluation", "torch, training's view", "emulator", "RTL", "cycles",
     )  # fmt: skip
     engines = ", ".join(f"{name} {ENGINES[name].name}" for name in MEMORIES)
@@ -275,7 +280,9 @@ def page(figures: dict[str, Any]) -> str:
         "but weights and scales. *Emulator*, *RTL*: the compiled program, on RTL with begin and "
         "end of every instruction beside the timing model (one that differs would end the run). "
         f"Engines: {engines}; e2048 is of the size of one B4096. `trained`: no means fresh weights "
-        "and batch norms of statistics of training images, so what is right there says nothing.",
+        "and batch norms of statistics of training images, so what is right there says nothing. "
+        "*Methods*: those of the preset when the row was measured; a later run with others begins "
+        "anew.",
         "",
         *table(heads, rows),
         "",
