@@ -138,6 +138,18 @@ def test_training_executor_and_the_emulated_program_give_the_same_scores(engine:
         assert np.array_equal(emulated[edge], values)
 
 
+def test_the_mean_error_of_the_scores_is_taken_off_by_biases() -> None:
+    """Of weights, activations and biases of one power of two a tensor."""
+    with torch.no_grad():
+        wanted = densenet("convolution_first")(images())
+        errors = []
+        for changes in ({}, {"methods": ["fold", "calibrate"]}):
+            model, _ = quantized("convolution_first", **changes)
+            errors.append((model.eval()(images()) - wanted).mean(dim=0).abs().mean().item())
+    corrected, plain = errors
+    assert corrected < plain / 2
+
+
 def test_it_trains_as_it_evaluates() -> None:
     """Every phase trains through these quantizers: one step, then the integers are exact again."""
     model, policy = quantized("convolution_first")
