@@ -13,7 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.base.errors import RecipeError
+from bitwright.engine import ENGINES
+from bitwright.engine.compiler import compile_graph as compile_for_engine
 from bitwright.ir import Graph, IntArray
+from bitwright.ir.executor import Executor
 from bitwright.models import build_model
 from bitwright.papers.dpu.architecture import load_architecture
 from bitwright.papers.dpu.calibration import known_networks
@@ -112,6 +115,39 @@ def test_parts_graph_and_evaluation_are_the_same_integers(form: str) -> None:
     parts = compile_graph(found.graph, full_architecture()).runner()(levels)
     for edge, value in wanted.items():
         assert np.array_equal(parts[edge], value)
+
+
+@pytest.mark.parametrize("engine", ["e256", "e2048"])
+def test_training_executor_and_the_emulated_program_give_the_same_scores(engine: str) -> None:
+    """What training computes in float32 with torch's own convolutions, and the program of our
+    engine, which shares nothing with that but the integers; benchmarks/dpu_equality.py does the
+    same with the DenseNets of the document, and on RTL.
+    """
+    model, policy = quantized("convolution_first")
+    found = integerize(model.eval(), policy, (3, 16, 16))
+    given = images(4)
+    levels = {"x": input_of(found, given)}
+    wanted = Executor(found.graph).run(levels)
+    with torch.no_grad():
+        real = model.simulate(given).double()
+    scores = torch.round(real / found.score_scale).long().numpy()
+    assert np.array_equal(scores, wanted["scores"])
+    emulated = compile_for_engine(found.graph, ENGINES[engine]).run(levels)
+    assert emulated.keys() == wanted.keys()
+    for edge, values in wanted.items():
+        assert np.array_equal(emulated[edge], values)
+
+
+def test_the_mean_error_of_the_scores_is_taken_off_by_biases() -> None:
+    """Of weights, activations and biases of one power of two a tensor."""
+    with torch.no_grad():
+        wanted = densenet("convolution_first")(images())
+        errors = []
+        for changes in ({}, {"methods": ["fold", "calibrate"]}):
+            model, _ = quantized("convolution_first", **changes)
+            errors.append((model.eval()(images()) - wanted).mean(dim=0).abs().mean().item())
+    corrected, plain = errors
+    assert corrected < plain / 2
 
 
 def test_it_trains_as_it_evaluates() -> None:
@@ -225,6 +261,16 @@ def test_recipes_of_the_engine_are_as_long_as_published(name: str) -> None:
         recipe.teacher[0].model.name
         == {"cifar10": "densenet63", "cifar100": "densenet121"}[recipe.data.name]
     )
+
+
+def test_the_recipe_of_distillation_in_float_is_as_published() -> None:
+    recipe = load_recipe("cifar-densenet21-kd")
+    config, learned = recipe.train.float_, recipe.train.float_.distillation
+    assert (config.epochs, config.lr, config.divisor) == (200, 0.01, 5)
+    assert config.milestones == (60, 100, 120, 140, 160)
+    assert learned is not None and (learned.alpha, learned.temperature) == (0.7, 20)
+    assert recipe.teacher[0].model is not None and recipe.teacher[0].model.name == "densenet63"
+    assert recipe.train.quantized is None  # measured after calibration
 
 
 def test_recipes_of_the_published_quantizers() -> None:

@@ -28,6 +28,8 @@ from bitwright.engine.isa import (
 Bytes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
 Ints = NDArray[np.int64]
+#: Lanes as numbers: 9 bits hold any, and memory is what an EXEC takes time for.
+Lanes = NDArray[np.int16]
 
 #: Thresholds a channel; the sixteenth field of its row holds the flip.
 THRESHOLDS = 15
@@ -171,7 +173,7 @@ def execute(machine: Machine, job: Exec, where: str) -> None:
 
 
 def _sums(
-    machine: Machine, job: Exec, given: Input, pixels: Pixels, weights: Ints, where: str
+    machine: Machine, job: Exec, given: Input, pixels: Pixels, weights: Lanes, where: str
 ) -> Ints:  # fmt: skip
     """Sums or maxima (pixels, outputs) of some of the pixels."""
     if given.output == 0:
@@ -186,22 +188,22 @@ def _sums(
     return np.concatenate(parts, axis=1)
 
 
-def _lanes(data: Bytes, bits: Bits) -> Ints:
+def _lanes(data: Bytes, bits: Bits) -> Lanes:
     """The lanes of words as unsigned numbers, in the last axis."""
     if bits == Bits.EIGHT:
-        return data.astype(np.int64)
+        return data.astype(np.int16)
     both = np.stack([data & 15, data >> 4], axis=-1)
-    return both.reshape(*data.shape[:-1], -1).astype(np.int64)
+    return both.reshape(*data.shape[:-1], -1).astype(np.int16)
 
 
-def _signed(lanes: Ints, bits: Bits) -> Ints:
-    half = 128 if bits == Bits.EIGHT else 8
+def _signed(lanes: Lanes, bits: Bits) -> Lanes:
+    half = np.int16(128 if bits == Bits.EIGHT else 8)
     return (lanes ^ half) - half
 
 
 def _weights(
     machine: Machine, job: Exec, given: Input, finish: Output, steps: int, where: str
-) -> Ints:  # fmt: skip
+) -> Lanes:  # fmt: skip
     """(K, lanes, outputs * O)."""
     config = machine.config
     group, step = np.arange(job.outputs)[:, np.newaxis], np.arange(steps)
@@ -218,7 +220,7 @@ def _weights(
 
 def _features(
     machine: Machine, job: Exec, given: Input, pixels: Pixels, group: int, where: str
-) -> tuple[Ints, Flags]:
+) -> tuple[Lanes, Flags]:
     """Lanes (K, pixels, lanes) and which are no padding (K, pixels)."""
     config = machine.config
     ky, kx = np.arange(job.kh)[:, np.newaxis], np.arange(job.kw)
@@ -235,7 +237,7 @@ def _features(
     plane = np.arange(job.kc, dtype=np.int64).reshape(-1, 1, 1) * given.plane
     address = (start + plane + tap + place) % config.feature_words  # (kc, kh * kw, pixels)
     valid = np.broadcast_to(inside, address.shape)
-    written = machine.features_written[address].all(axis=-1) | ~valid
+    written = _whole(machine.features_written)[address] | ~valid
     if not written.all():
         at = np.argwhere(~written)[0]
         row, column = divmod(int(at[2]), len(pixels.columns))
@@ -250,12 +252,13 @@ def _features(
         lanes[:first] = _signed(lanes[:first], given.bits)
     if given.signed_rest:
         lanes[first:] = _signed(lanes[first:], given.bits)
-    lanes[~valid] = 0
+    if not inside.all():
+        lanes[~valid] = 0
     steps = job.kc * job.kh * job.kw
     return lanes.reshape(steps, *lanes.shape[2:]), valid.reshape(steps, -1)
 
 
-def _join(taps: Ints, valid: Flags, weights: Ints, reduce: Reduce) -> Ints:
+def _join(taps: Lanes, valid: Flags, weights: Lanes, reduce: Reduce) -> Ints:
     """(pixels, outputs): sums or maxima of the products, exact: all below 2^53."""
     factors = weights.astype(np.float64)
     if reduce == Reduce.ADD:
@@ -281,6 +284,18 @@ def _partial(machine: Machine, job: Exec, finish: Output, pixels: Pixels, where:
     _need(machine.features_written[address], "partial sums", address, where)
     data = np.ascontiguousarray(machine.features[address]).reshape(len(address), -1)
     return data.view("<i4").astype(np.int64)
+
+
+def _whole(written: Flags) -> Flags:
+    """Of words' flags (words, lanes): whether all of a word was written. Eight flags at a time, as
+    numpy's ``all`` is slow over rows as short as these.
+    """
+    eights = written.view(np.uint64)
+    every = np.uint64(0x0101010101010101)
+    found: Flags = eights[:, 0] == every
+    for column in range(1, eights.shape[1]):
+        found &= eights[:, column] == every
+    return found
 
 
 def _need(written: Flags, what: str, address: Ints, where: str) -> None:
