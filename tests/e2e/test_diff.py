@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bitwright.base.places import claim
 from bitwright.cli import entry as cli
 from bitwright.hw.dialect import HARDWARE
 from bitwright.ir import INTEGER, Graph, Node, load_graph, rebuild, save_graph
@@ -185,6 +186,9 @@ def test_a_run_by_its_name_in_runs(
     copied.rename(tmp_path / "runs" / "mine")
     (tmp_path / "runs" / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
+    assert cli.run(["diff", "mine", "--until", "quantized"]) == 8
+    assert "you have not made it, or not here" in capsys.readouterr().err
+    claim(Path("runs/mine"))
     assert cli.run(["diff", "mine", "--until", "quantized"]) == 0
     assert cli.run(["explain", "mine"]) == 0
     assert cli.run(["diff", "empty"]) == 2

@@ -100,6 +100,16 @@ def test_a_recipe_opens_its_folder_to_nobody_else(harmed: Path, tmp_path: Path) 
         assert importlib.util.find_spec("torch.py") is None
 
 
+@pytest.mark.parametrize("name", ["<string>", "<frozen os>"])
+def test_a_file_that_is_called_like_code_without_one_opens_nothing(
+    name: str, harmed: Path, tmp_path: Path
+) -> None:
+    """Code of ``exec`` and of what Python has built in has a name that is no path."""
+    (harmed.parent / name).write_text("")
+    with importable(tmp_path / "recipe"), pytest.raises(ImportError):
+        exec(compile("import no_package_at_all", name, "exec"), {})
+
+
 def test_the_users_modules_find_each_other(harmed: Path, tmp_path: Path) -> None:
     """Also late, by a name that is put together, in packages, and over both folders."""
     recipe = tmp_path / "recipe"

@@ -7,6 +7,7 @@ import io
 import os
 import shutil
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -190,6 +191,41 @@ def test_an_image_of_the_same_size_and_time_is_decoded_again(
         file.write_bytes(body)
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert load(root).digest() != before
+
+
+def test_a_zip_file_is_not_known_by_checksums_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four bytes behind a picture give it any CRC-32: a stranger's pictures came for the user's."""
+    monkeypatch.setattr(folders, "_CACHE_FROM", 1)
+    places, known = [], []
+    for name, value in (("his", 7), ("mine", 9)):
+        root = make(tmp_path / name, {"a": 4, "b": 4})
+        for file in sorted(root.glob("*/*.png")):
+            body = png(value)
+            file.write_bytes(body + _ending(zlib.crc32(body), 0x12345678))
+        places.append(Path(shutil.make_archive(str(root), "zip", root)))
+        with zipfile.ZipFile(places[-1]) as archive:
+            known.append([(e.filename, e.file_size, e.CRC) for e in archive.infolist()])
+    assert known[0] == known[1]
+    values = [{int(image) for image in load(place).train.images[:, 0, 0, 0]} for place in places]
+    assert values == [{7}, {9}]
+
+
+def _ending(crc: int, wanted: int) -> bytes:
+    """Four bytes that give what has one checksum another one."""
+    table = [zlib.crc32(bytes([k])) ^ zlib.crc32(b"\0") for k in range(256)]
+    by_top = {entry >> 24: k for k, entry in enumerate(table)}
+    register, found = wanted ^ 0xFFFFFFFF, []
+    for _ in range(4):
+        k = by_top[register >> 24]
+        register = ((register ^ table[k]) << 8 | k) & 0xFFFFFFFF
+        found.append(k)
+    tail, state = [], crc ^ 0xFFFFFFFF
+    for k in reversed(found):
+        tail.append(k ^ (state & 0xFF))
+        state = state >> 8 ^ table[k]
+    return bytes(tail)
 
 
 def test_a_cache_that_cannot_be_written_does_not_stop_the_work(

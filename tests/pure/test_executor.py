@@ -364,6 +364,20 @@ def test_bad_feeds_are_refused(backend):
     np.testing.assert_array_equal(executor(good)["conv"], graph.run({"x": good})["conv"])
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("level", [-(1 << 40), 1001, (1 << 31) - 1])
+def test_levels_far_outside_are_looked_up_nowhere(level, threads):
+    """They were, gigabytes behind the table, before anybody said that they leave the interval."""
+    builder = GraphBuilder("g", INTEGER)
+    x = builder.input("x", TensorType((1 << 12,), parse_format("uint10"), (1.0,), 0, 1000))
+    table = {"table": np.arange(1001)[None, :] - 300}
+    graph = builder.finish(
+        builder.add("lookup", (x,), attrs={"format": "int16", "scale": (1.0,)}, params=table)
+    )
+    with pytest.raises(GraphError, match=r"leave the interval \[0, 1000\]"):
+        Executor(graph, threads=threads)(np.full((3, 1 << 12), level))
+
+
 def test_an_edge_may_be_output_and_input_of_the_next_node():
     b = GraphBuilder("twice", INTEGER)
     x = b.input("x", TensorType((4, 4, 3), parse_format("uint4"), (1.0,), 0, 15))

@@ -69,19 +69,20 @@ def test_an_error_is_raised_in_its_frames_place() -> None:
 
 
 def test_stages_work_at_the_same_time() -> None:
-    """Three stages of 4 ms each, as waiting for a device takes: near three times as fast."""
+    """While the last of three is at item 3, those before it are at items 4 and 5."""
+    meet = threading.Barrier(3, timeout=60)
 
-    def work(number: int) -> int:
-        time.sleep(0.004)
-        return number
+    def stage(name: str, meets_at: int) -> HostStage:
+        def work(number: int) -> int:
+            if number == meets_at:
+                meet.wait()  # broken, and an error, where one works after the other
+            return number
 
-    line = [HostStage(name, work) for name in ("fetch", "infer", "boxes")]
-    began = time.perf_counter()
-    alone = list(sequential(range(40), line))
-    between = time.perf_counter()
-    together = list(pipelined(range(40), line))
-    assert together == alone
-    assert time.perf_counter() - between < (between - began) / 1.5
+        return HostStage(name, work)
+
+    line = [stage(name, 5 - place) for place, name in enumerate(("fetch", "infer", "boxes"))]
+    assert list(pipelined(range(40), line)) == list(range(40))
+    assert not meet.broken
 
 
 @pytest.mark.parametrize("make", [lambda: HostStage("a", int, 0), lambda: next(pipelined([], []))])

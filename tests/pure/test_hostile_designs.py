@@ -18,7 +18,14 @@ from PIL import Image
 from tests.pure.test_board_protocol import ToyBoard, describe, session
 
 from bitwright.base import made
-from bitwright.base.errors import BitwrightError, DataError, GraphError, RecipeError, ToolError
+from bitwright.base.errors import (
+    BitwrightError,
+    DataError,
+    GraphError,
+    RecipeError,
+    RunError,
+    ToolError,
+)
 from bitwright.build.soc import driver_header
 from bitwright.data.annotated import _MOST_CELLS
 from bitwright.data.labels import BoxLabels, LabelKind, MapLabels, ValueLabels
@@ -34,7 +41,7 @@ from bitwright.ir.levels import check_levels
 from bitwright.pipeline.designs import folder as designs
 from bitwright.pipeline.designs.folder import Design, DesignSettings, open_design, parse_settings
 from bitwright.pipeline.designs.steps import diff_design
-from bitwright.pipeline.export_network import export_graph
+from bitwright.pipeline.export_network import export_graph, read_graph
 from bitwright.pipeline.recipe_hardware import HardwareSection, hardware_facts
 from bitwright.pipeline.steps.levels import LEVELS, save_levels
 from bitwright.sim.spec import Design as Rtl
@@ -398,3 +405,25 @@ def test_labels_that_fill_the_memory_are_refused(
     path = _labelled(tmp_path / "all.zip", images, more)
     with pytest.raises(BitwrightError, match=reason):
         load_dataset({"name": "folder", "path": str(path), "image_size": [8, 8]}, labels=kind)
+
+
+@pytest.mark.parametrize("name", ["graph.bwg", "levels.npz", "hardware.json"])
+def test_nothing_outside_of_a_design_folder_gets_into_what_is_made_of_it(
+    name: str, tmp_path: Path
+) -> None:
+    """What is written goes back to a stranger, who may have left a link to a file of the user's."""
+    mine, folder = tmp_path / "mine", tmp_path / "theirs"
+    for place in (mine, folder):
+        levels = {"x": np.arange(12).reshape(3, 2, 2, 1)}
+        replace(_design(place), levels=levels).save()
+    (folder / name).rename(folder / "kept")
+    (folder / name).symlink_to("kept")
+    open_design(folder)
+    read_graph(folder)
+    (folder / name).unlink()
+    (folder / name).symlink_to(mine / name)
+    with pytest.raises(RunError, match="is a link that leads out of its folder"):
+        open_design(folder)
+    if name != "hardware.json":
+        with pytest.raises(RunError, match="is a link that leads out of its folder"):
+            read_graph(folder)

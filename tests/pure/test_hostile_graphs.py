@@ -29,6 +29,7 @@ from bitwright.ir import (
     parse_graph,
     print_graph,
     random_feeds,
+    save_graph,
 )
 from bitwright.ir import footprint as measure
 from bitwright.ir.executor import Executor
@@ -126,6 +127,17 @@ def test_a_border_is_an_image_as_well() -> None:
     assert work(read(one(f"sum_pool(x) {window % (3998, 3999)}", out=out % (1, 2)))) == 32_000_000
     with pytest.raises(GraphError, match="an image of 9001 x 9002 with its padding"):
         read(one(f"sum_pool(x) {window % (8999, 9000)}", out=out % (5002, 5003)))
+
+
+def test_the_largest_are_looked_for_among_all(tmp_path: Path) -> None:
+    """What the executor does for k of them: it looks at all for each."""
+    builder = GraphBuilder("g", INTEGER)
+    x = builder.input("x", TensorType((1 << 20,), parse_format("uint4"), (1.0,), 0, 15))
+    graph = builder.finish(builder.add("top_k", (x,), attrs={"k": 1 << 19}))
+    assert work(graph) == 1 << 39
+    save_graph(graph, tmp_path / "net.bwg")
+    with pytest.raises(GraphError, match=r"takes 549\.8 thousand million operations"):
+        load_graph(tmp_path / "net.bwg", {"integer": INTEGER})
 
 
 def test_what_frames_take_is_what_the_interpreter_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,3 +281,43 @@ def test_tables_of_codebooks_may_be_long() -> None:
 def test_a_number_is_no_name_of_a_format() -> None:
     with pytest.raises(FormatError, match="named by a string"):
         parse_format(1 << 80_000)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("operation", "attribute", "value"),
+    [
+        ("conv", "stride", (1, 1, 1)),
+        ("conv", "dilation", (1, 1, 5)),
+        ("conv", "padding", (0, 0, 0, 0, 0)),
+        ("max_pool", "kernel", (1, 1, 1)),
+        ("sum_pool", "kernel", (1, 1, 1)),
+        ("sum_pool", "stride", (1, 1, 1)),
+        ("upsample", "factor", (1, 1, 1)),
+    ],
+)
+def test_lists_have_as_many_numbers_as_are_meant(
+    operation: str, attribute: str, value: tuple[int, ...]
+) -> None:
+    """Rules looked at the first ones, and whoever ran the graph could make nothing of the rest."""
+    pool = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0)}
+    attrs = {
+        "conv": {"weight_format": "int4"},
+        "max_pool": pool,
+        "sum_pool": pool,
+        "upsample": {"factor": (1, 1)},
+    }[operation]
+    weight = {"weight": np.ones((1, 1, 1, 2), np.int64)} if operation == "conv" else {}
+    builder = GraphBuilder("g", INTEGER)
+    x = builder.input("x", TensorType((4, 4, 2), parse_format("uint4"), (1.0,), 0, 15))
+    builder.add(operation, (x,), attrs=attrs, params=weight)
+    with pytest.raises(GraphError, match=f"{attribute} of {operation} has [24] numbers"):
+        builder.add(operation, (x,), attrs={**attrs, attribute: value}, params=weight)
+
+
+def test_the_smallest_integer_is_no_small_multiplier() -> None:
+    builder = GraphBuilder("g", INTEGER)
+    x = builder.input("x", TensorType((2,), parse_format("uint4"), (1.0,), 0, 15))
+    attrs = {"shift": 0, "rounding": "floor", "lo": 0, "hi": 15, "format": "uint4"}
+    params = {"multiplier": np.array([-(1 << 63)]), "offset": np.array([0])}
+    with pytest.raises(GraphError, match="at most 63 fit"):
+        builder.add("requant", (x,), attrs=attrs, params=params)

@@ -22,6 +22,7 @@ from bitwright.models.catalog import list_models
 from bitwright.pipeline.recipe import recipe_from_dict
 from bitwright.pipeline.run_files import SCHEMA, recipe_folder
 from bitwright.quantize import Policy
+from bitwright.quantize.method_words import named_code
 
 KINDS = ("metrics", "benchmarks", "models", "commands", "presets")
 
@@ -176,3 +177,9 @@ def test_a_users_module_is_imported_as_its_file_is_now(tmp_path: Path) -> None:
     finally:
         for part in ("of_a_test", "needed_by_it"):
             sys.modules.pop(part, None)
+
+
+@pytest.mark.parametrize("methods", ["evil:f", ["calibrate", "evil:f"]])
+def test_methods_that_are_code_are_named_however_they_are_given(methods: object) -> None:
+    """Of a text alone the letters were looked at."""
+    assert named_code({"methods": methods, "weight": "int4"}) == ["evil:f"]

@@ -4,13 +4,19 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from bitwright.base import made
-from bitwright.base.errors import RecipeError
+from bitwright.base.errors import RecipeError, RunError
+from bitwright.base.progress import no_progress
+from bitwright.cli.entry import EXIT_BUG, run
 from bitwright.cli.options import recipe_source
+from bitwright.pipeline import board
+from bitwright.pipeline.board_subject import BoardSubject
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.recipe import RECIPES, load_recipe
 from bitwright.pipeline.run import Outcome, Step, open_run
@@ -22,7 +28,9 @@ from bitwright.pipeline.run_files import (
     recipe_folder,
     recover,
 )
+from bitwright.pipeline.steps.map import read_hardware
 from bitwright.pipeline.steps.order import make_steps
+from bitwright.pipeline.steps.results_hardware import MapResult
 from bitwright.pipeline.steps.workspace import Workspace
 
 RECORD = {
@@ -98,7 +106,46 @@ def test_what_is_run_counts_only_if_the_user_made_it(
 
 
 def test_the_steps_whose_results_are_run() -> None:
-    assert [s.name for s in make_steps(Workspace(load_recipe("digits"))) if s.is_run] == ["map"]
+    steps = make_steps(Workspace(load_recipe("digits")))
+    assert [step.name for step in steps if step.is_run] == ["map", "report"]
+
+
+def test_what_cannot_be_removed_is_no_part_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders without a permission to write: what lay in them counted as made by the user."""
+    strange = tmp_path / "a" / ".work-01-map" / "devices"
+    strange.mkdir(parents=True)
+    monkeypatch.setattr("bitwright.pipeline.run.remove_folder", lambda _: None)
+    with pytest.raises(RunError, match="cannot be written"):
+        _run(tmp_path / "a")
+    assert not (tmp_path / "a" / "01-map").exists()
+
+
+def test_the_engine_of_a_board_is_made_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``bitwright board digits --simulated`` ran RTL that lay beside the bitstream of the run."""
+    implemented = tmp_path / "implement"
+    (implemented / "rtl").mkdir(parents=True)
+    design = tmp_path / "map" / "rtl"
+    subject = BoardSubject(tmp_path, design, None, implemented=implemented)
+    monkeypatch.setattr(board, "own_rtl", lambda *_: design)
+    monkeypatch.setattr(board, "program_of", lambda _: Mock())
+    monkeypatch.setattr(board, "emit_engine_board", lambda _, folder: folder.mkdir())
+    with ExitStack() as stack:
+        rtl, _ = board._simulated_rtl(subject, stack, no_progress)
+        assert rtl.is_dir() and tmp_path not in rtl.parents
+
+
+def test_a_result_names_no_code(tmp_path: Path) -> None:
+    """``bitwright diff digits`` imported what the result in ``runs/digits`` called its blocks."""
+    work = Workspace(load_recipe("digits"))
+    made = MapResult.model_construct(own_blocks=("evil:block",))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("bitwright.pipeline.steps.map.load_result", lambda *_: made)
+        with pytest.raises(RunError, match="evil:block, which the recipe does not name"):
+            read_hardware(work, tmp_path)
 
 
 @pytest.mark.parametrize("what", ["run", "file"])
@@ -130,3 +177,18 @@ def test_what_is_made_twice_is_ones_own_both_times(tmp_path: Path) -> None:
     made.remember(folders[1], "key")
     assert [made.is_own(folder, "key") for folder in folders] == [True, True, False]
     assert not made.is_own(folders[0], "other key")
+
+
+@pytest.mark.parametrize("ending", [".bwq", ".pt", ".bwg", ".caffemodel", ".BWE", ".json", ".gz"])
+def test_what_is_data_by_its_name_is_no_recipe(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``bitwright inspect net.bwq`` took the text in it for a recipe, and ran what that names."""
+    monkeypatch.chdir(tmp_path.parent)
+    file, harm = tmp_path / f"net{ending}", tmp_path / "harm"
+    (tmp_path / "evil.py").write_text(f"open({str(harm)!r}, 'w').close()\n")
+    file.write_text("name: net\ndata: digits\nmodel: evil:make\n")
+    assert run(["inspect", str(file)]) not in (0, EXIT_BUG)
+    with pytest.raises(RecipeError, match=r"is no recipe: those end in \.yaml or \.yml"):
+        load_recipe(file)
+    assert not harm.exists()

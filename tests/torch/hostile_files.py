@@ -290,6 +290,16 @@ def branches(side: int, count: int) -> dict[str, object]:
     )
 
 
+def window(side: int, kernel: int) -> dict[str, object]:
+    """A network that looks at windows of (kernel x kernel) of an image (side x side x 1)."""
+    pool = {"mode": "max", "kernel": [kernel, kernel], "stride": [1, 1]}
+    return _layers(
+        ("x", "Input", {"shape": [1, side, side]}, []),
+        ("pool", "Pool", pool, ["x"]),
+        ("mean", "GlobalPool", {"mode": "mean"}, ["pool"]),
+    )
+
+
 def _zip_of(name: str, body: bytes) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:

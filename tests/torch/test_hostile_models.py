@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
-from tests.torch.hostile_files import branches, packed_file, tensor_file
+from tests.torch.hostile_files import branches, packed_file, tensor_file, window
 from torch import Tensor, nn
 
 from bitwright.base import memory
@@ -34,7 +34,7 @@ from bitwright.interop.packed import load_packed, save_packed
 from bitwright.interop.packed_model import load_packed_model
 from bitwright.models import build_model
 from bitwright.models.catalog import ModelSpec
-from bitwright.models.memory import Held, without_numbers
+from bitwright.models.memory import Held, passing, without_numbers
 from bitwright.models.tensors import load_plain, load_tensors
 from bitwright.pipeline.export_network import read_model, read_quantized, trained_run
 from bitwright.pipeline.recipe import load_recipe
@@ -297,6 +297,36 @@ def test_layers_that_hold_more_at_a_time_than_each(
         load(path)
         monkeypatch.setattr(memory, "MOST_OF_A_FILE", 1 << 20)
         load_model(path, input_shape=(100, 100, 1))
+
+
+@pytest.mark.parametrize("kind", ["layers", "packed"])
+def test_what_torch_does_in_one_call_ends(kind: str, tmp_path: Path) -> None:
+    """A layer is one call, in which no bound of time and no Ctrl-C is noticed."""
+    path = tmp_path / "net.safetensors"
+    said = r"net\.safetensors: takes 2[0-9.]* thousand million operations .*; 20\.0 are allowed"
+    facts = window(1000, 200)  # half a minute; what nobody can wait for is as small a file
+    if kind == "packed":
+        about = {"quant": QUANT, "classes": 1, "input_shape": [1000, 1000, 1], "input": {}, **facts}
+        path.write_bytes(packed_file({"about": about | {"shapes": {}}, "entries": []}))
+        with pytest.raises(ModelError, match=said):
+            load_packed_model(path)
+        return
+    path.write_bytes(tensor_file(facts))
+    with pytest.raises(ModelError, match=said):
+        load_model(path)
+    load_model(path, input_shape=(1000, 1000, 1))
+    path.write_bytes(tensor_file(window(1000, 100)))
+    load_model(path)
+
+
+def test_what_an_image_takes_that_passes() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(4, 6, 3, groups=2), nn.AvgPool2d(2), nn.MaxPool2d(3, 1), nn.Flatten(),
+        nn.Linear(24, 5),
+    )  # fmt: skip
+    products = 8 * 8 * 6 * 2 * 9 + 24 * 5
+    pools = 4 * 4 * 6 * 4 + 2 * 2 * 6 * 9
+    assert products + pools <= passing(model, (4, 10, 10)).work <= products + pools + 2000
 
 
 def _packed(path: Path) -> object:

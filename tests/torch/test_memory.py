@@ -148,17 +148,17 @@ def test_what_is_held_at_a_time_is_counted_with_views_and_without_weights() -> N
 
     image = 4 * 64
     # The image (which the caller holds), what the view shows, and two of the products.
-    assert memory.live_bytes(Own(), (1, 8, 8)) == 4 * image
+    assert memory.passing(Own(), (1, 8, 8)).peak == 4 * image
     large = nn.Sequential(nn.Flatten(), nn.Linear(64, 1000), nn.ReLU(inplace=True))
-    assert memory.live_bytes(large, (1, 8, 8)) == image + 4 * 1000
-    assert memory.live_bytes(nn.Sequential(nn.Identity()), (1, 8, 8)) == image
+    assert memory.passing(large, (1, 8, 8)).peak == image + 4 * 1000
+    assert memory.passing(nn.Sequential(nn.Identity()), (1, 8, 8)).peak == image
 
 
 @pytest.mark.parametrize("name", ["odd", "plain", "residual", "dense", "face"])
 def test_every_family_passes_without_numbers(name: str) -> None:
     model, (height, width, channels) = networks()[name]
     module = module_of(network_of(model, (height, width, channels)))
-    found = [memory.live_bytes(m, (channels, height, width)) for m in (model, module)]
+    found = [memory.passing(m, (channels, height, width)).peak for m in (model, module)]
     shapes = network_of(model, (height, width, channels)).shapes
     largest = 4 * max(math.prod(shape) for shape in shapes.values())
     total = 4 * 2 * sum(math.prod(shape) for shape in shapes.values())

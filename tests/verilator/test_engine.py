@@ -88,6 +88,11 @@ def test_random_programs(engine: Simulator, first: int) -> None:
         check_random_program(engine, seed)
 
 
+def test_memories_are_not_judged_before_the_reset(engine: Simulator) -> None:
+    """Registers without a reset start at random: here a read behind one meets a write."""
+    check_random_program(engine, 289)
+
+
 def test_random_programs_with_two_post_lanes(fast: Simulator) -> None:
     for seed in range(30, 40):
         check_random_program(fast, seed, FAST)

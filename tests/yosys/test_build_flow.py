@@ -13,7 +13,9 @@ from bitwright.base.errors import BitwrightError, GraphError, RunError, TargetEr
 from bitwright.base.figures import Figure, Resources, Source
 from bitwright.base.tools import finder
 from bitwright.base.tools.finder import Tool, find
+from bitwright.build import nextpnr
 from bitwright.build.implement import RESULT, ImplementOptions, implement, read_result
+from bitwright.build.macros import better_places
 from bitwright.build.nextpnr import PnrOptions, place_and_route
 from bitwright.build.plls import choose_clock
 from bitwright.build.shell import write_board_design
@@ -51,6 +53,29 @@ def _edit(folder: Path, name: str, old: str, new: str) -> None:
     text = (folder / name).read_text()
     assert old in text
     (folder / name).write_text(text.replace(old, new))
+
+
+@pytest.mark.usefixtures("_nextpnr")
+def test_what_fills_its_columns_is_placed_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a design of another size would be: here the shell's two block RAMs."""
+    monkeypatch.setattr(nextpnr, "_MANY_CELLS", 0)
+    monkeypatch.setattr(nextpnr, "_FULL_COLUMNS", 0.0)
+    options = ImplementOptions(clock_mhz=25.0)
+    with monkeypatch.context() as nowhere:  # what it finds is what nextpnr gets
+        nowhere.setattr(
+            nextpnr,
+            "better_places",
+            lambda placed, *, seed: dict.fromkeys(better_places(placed, seed=seed), "X1/Y1/EBR9"),
+        )
+        with pytest.raises(ToolError, match="failed with exit status"):
+            implement(DOTS, ECP5, tmp_path / "nowhere", options)
+    result = implement(DOTS, ECP5, tmp_path / "placed", options)
+    assert result.figures["bram"].value > 0
+    assert result.figures["fmax_mhz"].value > 25 and "bitstream" in result.files
+    left = {path.name for path in tmp_path.rglob("*.json")}
+    assert not left & {nextpnr._PLACED, nextpnr._FIXED}
 
 
 @pytest.mark.usefixtures("_nextpnr")

@@ -70,6 +70,27 @@ def check_no_links(*places: Path, below: bool = False) -> None:
             raise RunError(_LINK, where=entry.path, hint=_LINK_HINT)
 
 
+def own_file(folder: Path, name: str) -> Path:
+    """A file in a folder of whatever origin, of which something is made that may be given away:
+    links lead to nothing else than what lies in the folder.
+
+    Raises:
+        RunError: one leads out of it.
+    """
+    path = folder / name
+    try:
+        inside = path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # links that lead to each other
+        inside = False
+    if not inside:
+        raise RunError(
+            "is a link that leads out of its folder",
+            where=str(path),
+            hint="put the file itself there if you mean it",
+        )
+    return path
+
+
 def remove_folder(folder: Path) -> None:
     """Take a folder away, if there is one, as far as that is possible.
 

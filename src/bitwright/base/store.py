@@ -55,6 +55,8 @@ _log = logging.getLogger(__name__)
 
 LIMIT = 4 << 30
 """Bytes that the entries of one kind may take before those used longest ago are dropped."""
+#: All entries are looked at for one that is more than the limit by this, else now and then.
+_SMALL, _SELDOM = 1 << 16, 64
 #: Seconds after which a folder that is being filled belongs to no process any more.
 _LEFT_S = 24 * 3600
 #: How often a place is looked at again that another process has changed meanwhile.
@@ -188,7 +190,8 @@ class Store:
             flush_entries(folder.parent)
         finally:
             shutil.rmtree(new, ignore_errors=True)
-        self._prune(folder)
+        if _size(folder) * _SMALL > self.limit or secrets.randbelow(_SELDOM) == 0:
+            self._prune(folder)
         return Entry(folder, tuple(hashes), content["value"])
 
     def offer(
@@ -326,14 +329,17 @@ class Store:
                         remove_folder(folder)  # of a process that was killed
                     continue
                 used = (folder / _INDEX).stat().st_mtime
-                size = sum(e.stat(follow_symlinks=False).st_size for e in entries_below(folder))
-                entries.append((folder == newest, used, size, folder))
+                entries.append((folder == newest, used, _size(folder), folder))
         total = sum(size for _, _, size, _ in entries)
         for is_newest, _, size, folder in sorted(entries):
             if total <= self.limit or is_newest:
                 return
             _remove(folder)
             total -= size
+
+
+def _size(folder: Path) -> int:
+    return sum(e.stat(follow_symlinks=False).st_size for e in entries_below(folder))
 
 
 def _why_not(folder: Path) -> str:

@@ -110,8 +110,9 @@ def _importer() -> Path | None:
         if name != __file__ and frame.f_globals.get("__name__", "").partition(".")[0] not in (
             "importlib", "_frozen_importlib", "_frozen_importlib_external",
         ):  # fmt: skip
-            file = Path(name).resolve()
-            return file if file.is_file() else None
+            file = Path(name)
+            # Code of an ``exec`` lies in "<string>": that is no file of the current folder.
+            return file.resolve() if file.is_absolute() and file.is_file() else None
         frame = frame.f_back
     return None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.base.errors import RecipeError
-from bitwright.cli.options import Data, Json, command_line, resolve
+from bitwright.cli.options import Data, Json, command_line, out_place, resolve
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
@@ -51,7 +51,10 @@ def bench(  # noqa: PLR0913, PLR0917 - one argument an option
         str | None,
         typer.Option("--platforms", help="'cpu float32,cpu int8,gpu float32'; by default all."),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path("bench"),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the results.", show_default="bench"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Throughput, latency and energy of an image: sweeps of batches and threads, compared."""
@@ -62,7 +65,8 @@ def bench(  # noqa: PLR0913, PLR0917 - one argument an option
     from bitwright.report.table_page import check_folder
 
     output = Output(json)
-    check_folder(out)
+    place = out_place(out, "bench")
+    check_folder(place)
     settings = SweepSettings(
         batches=_numbers(batches, "--batches"),
         threads=_numbers(threads, "--threads"),
@@ -71,7 +75,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one argument an option
     )
     constants = parse_watts(watts)
     results = [_bench(output, run, data, settings, constants, platforms) for run in runs]
-    written = write_bench(out, results, _facts(settings, bool(counters())))
+    written = write_bench(place, results, _facts(settings, bool(counters())))
     if output.answered({kind: str(place) for kind, place in written.items()}):
         return
     for found in results:

@@ -19,10 +19,9 @@ import typer
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.memory import ran_out
 from bitwright.base.tools.python import start_again
-from bitwright.cli.interrupts import Interrupts
+from bitwright.cli.interrupts import EXIT_INTERRUPTED, Interrupts
 from bitwright.cli.output import Output, printable_messages
 
-EXIT_INTERRUPTED = 130
 EXIT_BUG = 70
 EXIT_USAGE = 2
 _UTF8 = "PYTHONUTF8"

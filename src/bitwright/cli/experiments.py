@@ -19,6 +19,7 @@ from bitwright.cli.options import (
     RecipeArgument,
     Threads,
     command_line,
+    out_place,
     parse_bits,
     recipe_source,
     resolve,
@@ -80,7 +81,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one argument an option
     output = Output(json)
     axes = parse_axes([*(over or []), *(more or [])])
     name, document, base_dir = _document(recipe, data, assign)
-    folder = Path("sweeps") / name if out is None else out
+    folder = out_place(out, f"sweeps/{name}")
     request = SweepRequest(
         name,
         axes,
@@ -182,7 +183,7 @@ def study(  # noqa: PLR0913, PLR0917 - one argument an option
 
     output = Output(json)
     loaded = resolve(recipe, None, data, assign).recipe
-    folder = Path("studies") / loaded.name if out is None else out
+    folder = out_place(out, f"studies/{loaded.name}")
     request = StudyRequest(
         loaded,
         folder,

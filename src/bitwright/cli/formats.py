@@ -12,11 +12,11 @@ import typer
 from bitwright.cli.options import (
     DataName,
     Json,
-    OutFolder,
     Seed,
     Shape,
     Subject,
     Weights,
+    out_place,
     parse_shape,
 )
 from bitwright.cli.output import Output
@@ -91,7 +91,10 @@ def compare(  # noqa: PLR0913, PLR0917 - one argument an option
         int | None, typer.Option("--limit", help="Measure on this many test images only.")
     ] = None,
     seed: Seed = 0,
-    out: OutFolder = Path("compare"),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the results.", show_default="compare"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compare a trained network in many formats, without retraining: one table and one plot."""
@@ -100,7 +103,7 @@ def compare(  # noqa: PLR0913, PLR0917 - one argument an option
     output = Output(json)
     request = CompareRequest(
         subject,
-        out,
+        out_place(out, "compare"),
         data=data,
         weights=weights,
         input_shape=parse_shape(input_shape),

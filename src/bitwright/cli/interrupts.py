@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C, also where somebody else's code has swallowed it."""
+"""Ctrl-C, also where somebody else's code has swallowed it, or does not look up from its work."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
+import time
+from contextlib import suppress
 from types import FrameType, TracebackType
+
+EXIT_INTERRUPTED = 130
+#: Seconds in which a Ctrl-C is to be noticed.
+PATIENCE_S = 10.0
+_LOOK_S = 0.05
 
 
 class Interrupts:
@@ -15,25 +24,53 @@ class Interrupts:
     fails in its own way later on ("module 'sympy' has no attribute 'printing'"), and that would be
     told to the user as what went wrong.
 
+    Python raises it between two of its own instructions: in one call of a library in C, which may
+    take a day for a file of a few bytes, never. So somebody waits beside it, and ends the process
+    where it was not noticed in time: results are written so that no moment is a wrong one for that.
+
+    Args:
+        patience_s: seconds in which it is to be noticed.
+
     Attributes:
-        seen: whether it was.
+        seen: whether it was pressed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.seen = False
-        self._set = False
+        self._patience = patience_s
+        self._pipe: tuple[int, int] | None = None
+        self._before = -1
 
     def __enter__(self) -> Interrupts:
         # Somebody else's handler, such as that of a program that calls us, is left alone.
         default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if default and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._note)
-            self._set = True
+            self._pipe = read, write = os.pipe()
+            os.set_blocking(write, False)
+            # Written to at the signal itself, whatever the main thread is doing.
+            self._before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+            threading.Thread(target=self._watch, args=(read,), daemon=True).start()
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.seen = True
         signal.default_int_handler(number, frame)
+
+    def _watch(self, read: int) -> None:
+        with suppress(OSError), os.fdopen(read, "rb", buffering=0) as signals:
+            while number := signals.read(1):
+                if number[0] == signal.SIGINT:
+                    self._wait()
+
+    def _wait(self) -> None:
+        end = time.monotonic() + self._patience
+        while not self.seen and self._pipe is not None:
+            if time.monotonic() > end:
+                sys.stderr.write("interrupted in the middle of a computation\n")
+                sys.stderr.flush()
+                os._exit(EXIT_INTERRUPTED)
+            time.sleep(_LOOK_S)
 
     def __exit__(
         self,
@@ -41,5 +78,18 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._set:
+        if self._pipe is not None:
+            signal.set_wakeup_fd(self._before)
+            _, write = self._pipe
+            self._pipe = None
+            os.close(write)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave_alone() -> None:
+    """A child that was forked shares the pipe: its signals are not ours."""
+    with suppress(ValueError):  # forked by another thread than the main one
+        signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_leave_alone)

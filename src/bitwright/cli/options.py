@@ -103,6 +103,17 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stan
 _MOST = 1 << 16
 
 
+def out_place(out: Path | None, default: str) -> Path:
+    """Where results go: what ``--out`` says, else a place here; errors as `default_place`."""
+    from bitwright.base.places import claim, default_place
+
+    if out is not None:
+        return out
+    place = default_place(Path(default), "--out")
+    claim(place)
+    return place
+
+
 @dataclass(frozen=True)
 class Job:
     """A recipe and the run directory that belongs to it."""
@@ -122,9 +133,10 @@ def resolve(
 
     Raises:
         RecipeError: there is no such recipe, or it breaks the schema.
-        RunError: a run directory of another version.
+        RunError: a run directory of another version; or as `run_place`.
     """
     from bitwright.pipeline.recipe import load_recipe
+    from bitwright.pipeline.run_files import run_place
 
     overrides = list(assignments or [])
     if target is not None:
@@ -132,7 +144,7 @@ def resolve(
     file, base_dir = recipe_source(name)
     recipe = load_recipe(file, overrides, data_dir=data, base_dir=base_dir)
     if base_dir is None:
-        return Job(recipe, run_dir or Path("runs") / recipe.name)
+        return Job(recipe, run_dir or run_place(recipe.name))
     place = Path(file).parent
     if run_dir is not None and run_dir.resolve() != place.resolve():
         raise RecipeError(

@@ -12,11 +12,11 @@ from bitwright.cli.options import (
     DataName,
     Json,
     MetricName,
-    OutFolder,
     Seed,
     Shape,
     Subject,
     Weights,
+    out_place,
     parse_shape,
 )
 from bitwright.cli.output import Output
@@ -42,7 +42,10 @@ def search(  # noqa: PLR0913, PLR0917 - one argument an option
     activations: Annotated[
         str | None, typer.Option("--activations", help="Formats of activations: uint2..uint8.")
     ] = None,
-    out: OutFolder = Path("search"),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the results.", show_default="search"),
+    ] = None,
     weights: Weights = None,
     input_shape: Shape = None,
     metric: MetricName = None,
@@ -65,10 +68,11 @@ def search(  # noqa: PLR0913, PLR0917 - one argument an option
     from bitwright.explore.searches import SearchRequest, run_search
 
     output = Output(json)
+    place = out_place(out, "search")
     request = SearchRequest(
         subject,
         budget,
-        out,
+        place,
         candidates=candidates,
         activations=activations,
         data=data,
@@ -84,7 +88,7 @@ def search(  # noqa: PLR0913, PLR0917 - one argument an option
     with output.progress() as progress:
         report = run_search(request, progress)
     if not output.answered(report.to_json()):
-        _show_search(output, report, out)
+        _show_search(output, report, place)
 
 
 def _show_search(output: Output, report: SearchReport, out: Path) -> None:

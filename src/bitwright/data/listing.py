@@ -55,7 +55,7 @@ class Listing:
         path: the folder or zip file.
         names: path of each image inside the source, with forward slashes.
         folders: every folder inside the source, so that empty ones are noticed.
-        fingerprint: SHA-256 over names, sizes and checksums (zip) or times (folder).
+        fingerprint: SHA-256 over names, sizes, checksums (zip), place and times.
         contents: the same without times and places: equal for a copy of a folder.
     """
 
@@ -289,9 +289,14 @@ def _list_zip(path: Path) -> Listing:
             if not entry.is_dir() and inside.suffix.lower() in EXTENSIONS:
                 entries.append((entry.filename, entry.file_size, entry.CRC))
     entries.sort()
-    digest = hashlib.sha256(repr(entries).encode()).hexdigest()
+    contents = hashlib.sha256(repr(entries).encode())
+    digest, status = contents.copy(), _status(path)
+    # Other pictures may have the same checksums, which anybody can set.
+    digest.update(os.fsencode(path.resolve()))
+    digest.update(f" {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}".encode())
     names = tuple(name for name, _, _ in entries)
-    return Listing(path, names, frozenset(folders), digest, digest)
+    found = (digest.hexdigest(), contents.hexdigest())
+    return Listing(path, names, frozenset(folders), *found)
 
 
 @contextmanager

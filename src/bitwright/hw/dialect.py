@@ -179,7 +179,7 @@ def _run_fork(node: Node, types: Types, arrays: Arrays) -> Arrays:
 PE = AttrSpec("int", "output elements a beat", 1)
 _SIMD = AttrSpec("int", "input elements a beat", 1)
 _LANES = AttrSpec("int", "elements a beat", 1)
-_KERNEL = AttrSpec("ints", "(height, width)")
+_KERNEL = AttrSpec("ints", "(height, width)", count=2)
 _RAM = AttrSpec("str", "memory: auto, distributed (LUT) or block", "auto", RAM_STYLES)
 _MULT = AttrSpec("str", "multipliers: auto, lut or dsp", "auto", MULT_STYLES)
 
@@ -218,7 +218,7 @@ _OPS = (
         _infer_pad,
         _run_pad,
         attrs={
-            "padding": AttrSpec("ints", "(top, left, bottom, right)"),
+            "padding": AttrSpec("ints", "(top, left, bottom, right)", count=4),
             "value": AttrSpec("int", "level of the border", 0),
             "wait_for_input": AttrSpec(
                 "int",
@@ -237,8 +237,8 @@ _OPS = (
         _run_window,
         attrs={
             "kernel": _KERNEL,
-            "stride": AttrSpec("ints", "(vertical, horizontal)", (1, 1)),
-            "dilation": AttrSpec("ints", "(vertical, horizontal)", (1, 1)),
+            "stride": AttrSpec("ints", "(vertical, horizontal)", (1, 1), count=2),
+            "dilation": AttrSpec("ints", "(vertical, horizontal)", (1, 1), count=2),
             "pixels": AttrSpec("int", "pixels of the circular buffer"),
             "groups": AttrSpec(
                 "int",

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, ModelError, RecipeError
+from bitwright.base.folders import own_file
 from bitwright.base.memory import room_for
 from bitwright.base.trust import data_file
 from bitwright.interop import ops
@@ -47,6 +48,7 @@ from bitwright.interop.network_json import (
 from bitwright.interop.network_to_torch import STATE_NAMES, module_of
 from bitwright.interop.onnx.float_network import load_float_onnx
 from bitwright.interop.ops import FloatArray
+from bitwright.ir.footprint import MOST_WORK
 from bitwright.models.catalog import MODEL_FILES, MODEL_FORMATS, WEIGHT_FILES, ModelSpec
 from bitwright.models.factory import as_spec, build_model, check_model
 from bitwright.models.memory import Held, check_image
@@ -184,10 +186,12 @@ def load_model(
         ModelError: a layer is of a kind that is not supported, the file names code that is not
             trusted, or one image takes too much memory (`base.memory.room_for`).
         RecipeError: an ending that is no model's.
+        RunError: the ``.caffemodel`` that nobody has named is a link out of its folder.
     """
     ending, room = path.suffix.lower(), room_for(chosen=input_shape is not None or trust is None)
     if ending == ".prototxt":
-        numbers = path.with_suffix(".caffemodel") if weights is None else weights
+        beside = path.with_suffix(".caffemodel").name
+        numbers = own_file(path.parent, beside) if weights is None else weights
         network = caffe_read.load_caffe(
             path, numbers, input_shape=input_shape, output=output, ignore_extra=ignore_extra
         )
@@ -221,7 +225,7 @@ def _loaded(network: Network, input_shape: Shape | None, room: int, where: str) 
 
 
 def module_within(network: Network, room: int, where: str) -> nn.Module:
-    """`module_of` a network of a file, if one image does not take too much memory.
+    """`module_of` a network of a file, if one image does not take too much memory or work.
 
     Args:
         room: bytes of activations; see `base.memory.room_for`.
@@ -232,9 +236,23 @@ def module_within(network: Network, room: int, where: str) -> nn.Module:
     """
     model = module_of(network)
     # All that any layer gives, and a sum on its way: what is held at a time is no more.
-    if 4 * 2 * sum(map(prod, network.shapes.values())) > room:
+    held = 4 * 2 * sum(map(prod, network.shapes.values()))
+    if held > room or most_work(network) > MOST_WORK:
         check_image(model, network.shapes[network.input.name], room, where)
     return model
+
+
+def most_work(network: Network) -> int:
+    """Products, and numbers that pools look at, of one image: as many or somewhat more."""
+    total = 0
+    for layer in network.layers:
+        each = 1
+        if "weight" in layer.arrays:
+            each = prod(layer.arrays["weight"].shape[1:])
+        elif isinstance(layer.op, ops.Pool):
+            each = prod(layer.op.kernel)
+        total += each * prod(network.shapes[layer.name])
+    return total
 
 
 def shape_of_input(network: Network) -> Shape:

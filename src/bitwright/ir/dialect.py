@@ -23,12 +23,14 @@ class AttrSpec:
     Attributes:
         default: of an attribute that may be left out.
         words: of a string with a few values, these.
+        count: of a list, how many there are; None: as many as its rule takes.
     """
 
     kind: str
     meaning: str
     default: Attr | None = None
     words: tuple[str, ...] = ()
+    count: int | None = None
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,11 @@ def _check_attrs(spec: OpSpec, node: Node) -> None:
         if not _KINDS[attr.kind](node.attrs[name]):
             raise GraphError(
                 f"attribute {name} of {node.op} must be {attr.kind}, got {node.attrs[name]!r}",
+                where=node.name,
+            )
+        if attr.count is not None and len(node.attrs[name]) != attr.count:  # type: ignore[arg-type]
+            raise GraphError(
+                f"{name} of {node.op} has {attr.count} numbers, got {node.attrs[name]!r}",
                 where=node.name,
             )
         if attr.words and node.attrs[name] not in attr.words:

@@ -96,8 +96,12 @@ def work(graph: Graph) -> int:
 
 
 def _work(graph: Graph, node: Node) -> int:
-    """For each element of the result: a row of weights, a window, a row of thresholds."""
+    """For each element of the result: a row of weights, a window, a row of thresholds; all that the
+    largest ones are chosen from.
+    """
     made = sum(graph.types[edge].size for edge in node.outputs)
+    if node.op == "top_k":
+        return made * graph.types[node.inputs[0]].size
     rows = [node.params[name].shape[1:] for name in ("weight", "thresholds") if name in node.params]
     if "kernel" in node.attrs:
         rows.append(node.ints("kernel"))

@@ -7,8 +7,8 @@ from bitwright.ir import op_activations, op_images, op_products
 from bitwright.ir.dialect import AttrSpec, Dialect, OpSpec, ParamSpec
 from bitwright.ir.kernels import SHIFT_ROUNDINGS
 
-_STRIDE = AttrSpec("ints", "(vertical, horizontal)", (1, 1))
-_PADDING = AttrSpec("ints", "(top, left, bottom, right)", (0, 0, 0, 0))
+_STRIDE = AttrSpec("ints", "(vertical, horizontal)", (1, 1), count=2)
+_PADDING = AttrSpec("ints", "(top, left, bottom, right)", (0, 0, 0, 0), count=4)
 _WEIGHT_FORMAT = AttrSpec("str", "number format of the weights")
 _WEIGHT_SCALE = AttrSpec("floats", "real value of a weight's level 1, one or one per row", (1.0,))
 _FORMAT = AttrSpec("str", "number format of the output")
@@ -17,7 +17,7 @@ _BIAS = ParamSpec("(O,)", "added to the accumulator", optional=True)
 _CONV = {
     "stride": _STRIDE,
     "padding": _PADDING,
-    "dilation": AttrSpec("ints", "(vertical, horizontal)", (1, 1)),
+    "dilation": AttrSpec("ints", "(vertical, horizontal)", (1, 1), count=2),
     "groups": AttrSpec("int", "channel groups", 1),
     "weight_format": _WEIGHT_FORMAT,
     "weight_scale": _WEIGHT_SCALE,
@@ -30,8 +30,8 @@ ROUNDED = {
     "bits": AttrSpec("int", "of the accumulator, two's complement"),
 }
 _WINDOW = {
-    "kernel": AttrSpec("ints", "(height, width)"),
-    "stride": AttrSpec("ints", "(vertical, horizontal)"),
+    "kernel": AttrSpec("ints", "(height, width)", count=2),
+    "stride": AttrSpec("ints", "(vertical, horizontal)", count=2),
     "padding": _PADDING,
 }
 _SHIFT = AttrSpec("int", "right shift")
@@ -168,7 +168,7 @@ _OPS = (
         op_images.infer_add,
         op_images.run_add,
         attrs={
-            "multipliers": AttrSpec("ints", "one integer an operand, not 0", (1, 1)),
+            "multipliers": AttrSpec("ints", "one integer an operand, not 0", (1, 1), count=2),
             "scale": _SCALE,
         },
     ),
@@ -194,7 +194,7 @@ _OPS = (
         1,
         op_images.infer_upsample,
         op_images.run_upsample,
-        attrs={"factor": AttrSpec("ints", "(vertical, horizontal)")},
+        attrs={"factor": AttrSpec("ints", "(vertical, horizontal)", count=2)},
     ),
 )
 

@@ -55,9 +55,9 @@ def _check_product(node: Node, tensor: TensorType) -> None:
     offset = per_channel(node, "offset", tensor.channels)
     shift = node.integer("shift")
     need(0 <= shift < 63, f"shift must be 0 .. 62, got {shift}")
-    bound = max(abs(tensor.lo), abs(tensor.hi)) * int(np.abs(multiplier).max()) + int(
-        np.abs(offset).max()
-    )
+    # Python's integers: numpy's have no absolute value of the smallest one.
+    most, plus = (max(abs(int(v.min())), abs(int(v.max()))) for v in (multiplier, offset))
+    bound = max(abs(tensor.lo), abs(tensor.hi)) * most + plus
     need(bound < 1 << 62, f"the product needs {bound.bit_length() + 1} bits, at most 63 fit")
 
 

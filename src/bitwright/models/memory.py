@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bitwright.base.errors import DataError, ModelError
-from bitwright.base.memory import MOST_OF_A_FILE, machine_memory, shown
+from bitwright.base.memory import LARGE, MOST_OF_A_FILE, machine_memory, shown
+from bitwright.ir.footprint import MOST_WORK
 from bitwright.models.modes import evaluating
 
 _log = logging.getLogger(__name__)
@@ -160,33 +161,52 @@ def is_small(sample_shape: tuple[int, ...], room: int) -> bool:
 
 
 def check_image(model: nn.Module, sample_shape: tuple[int, ...], room: int, where: str) -> None:
-    """Refuse a network that holds too many activations at a time while one image passes.
+    """Refuse a network that holds too many activations at a time while one image passes, or takes
+    too many operations for it: torch does a layer in one call, in which nothing can stop it.
 
     What counts is what all layers give, with weights or without, from when it is made until nobody
     reads it any more; nothing is computed.
 
     Args:
         sample_shape: of an image, such as (C, H, W).
-        room: bytes; see `base.memory.room_for`.
+        room: bytes; see `base.memory.room_for`. If that is more than only a file may ask for, there
+            is no bound of operations.
         where: the file that says what size images have.
 
     Raises:
         ModelError: it does; says how much.
     """
-    peak = live_bytes(model, sample_shape)
-    if peak > room:
-        raise ModelError(
-            f"takes {shown(peak)} of memory for one image of the shape {tuple(sample_shape)}; "
-            f"{shown(room)} are allowed",
-            where=where,
-            hint="if images really are that large, say so: --input-shape HxWxC, or in Python "
-            "input_shape=(H, W, C); then it may take what the machine has",
-        )
+    passed = passing(model, sample_shape)
+    if passed.peak > room:
+        taken, allowed = f"{shown(passed.peak)} of memory", shown(room)
+    elif passed.work > MOST_WORK and room <= MOST_OF_A_FILE:
+        taken = f"{passed.work / 1e9:.1f} thousand million operations"
+        allowed = f"{MOST_WORK / 1e9:.1f}"
+    else:
+        return
+    raise ModelError(
+        f"takes {taken} for one image of the shape {tuple(sample_shape)}; {allowed} are allowed",
+        where=where,
+        hint="if this is what you want, say what size images have: --input-shape HxWxC, or in "
+        f"Python input_shape=(H, W, C), or {LARGE}=1; then it may take what the machine has",
+    )
 
 
-def live_bytes(model: nn.Module, sample_shape: tuple[int, ...]) -> int:
-    """Bytes of the activations that are held at a time, at the most, while one float32 image passes
-    without gradients; of a model that needs numbers for it, as far as it came.
+@dataclass(frozen=True)
+class Passing:
+    """What one float32 image takes that passes a network without gradients.
+
+    Attributes:
+        peak: bytes of the activations that are held at a time, at the most.
+        work: products, and numbers that pools look at.
+    """
+
+    peak: int
+    work: int
+
+
+def passing(model: nn.Module, sample_shape: tuple[int, ...]) -> Passing:
+    """What an image takes that passes; of a model that needs numbers for it, as far as it came.
 
     Args:
         sample_shape: of an image, such as (C, H, W).
@@ -200,11 +220,11 @@ def live_bytes(model: nn.Module, sample_shape: tuple[int, ...]) -> int:
             torch.func.functional_call(model, state, (image,))
     except Exception:  # tried in earnest it says what it is
         pass
-    return held.peak
+    return Passing(held.peak, held.work)
 
 
 class _Held(TorchDispatchMode):
-    """Counts the bytes of all tensors that are made within and still live.
+    """Counts the bytes of all tensors that are made within and still live, and the work of it.
 
     Args:
         weights: tensors that do not count, nor do views of them.
@@ -212,7 +232,7 @@ class _Held(TorchDispatchMode):
 
     def __init__(self, weights: Iterable[Tensor] = ()) -> None:
         super().__init__()
-        self.now = self.peak = 0
+        self.now = self.peak = self.work = 0
         self._live: dict[int, weakref.ref[Any]] = {}
         self._weights = [weight.untyped_storage() for weight in weights]
         self._known = frozenset(map(id, self._weights))
@@ -238,9 +258,24 @@ class _Held(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
         made = func(*args, **(kwargs or {}))
-        for value in tree_leaves(made):
+        leaves = tree_leaves(made)
+        for value in leaves:
             self.add(value)
+        if leaves and isinstance(leaves[0], Tensor):
+            self.work += leaves[0].numel() * _work_each(func.overloadpacket, args)
         return made
+
+
+def _work_each(packet: Any, args: tuple[Any, ...]) -> int:
+    """Products of a number that an operation makes, or numbers that it is chosen from."""
+    aten = torch.ops.aten
+    if packet is aten.convolution:
+        return args[1][0].numel()
+    if packet in (aten.addmm, aten.mm, aten.bmm):
+        return args[-2].shape[-1]
+    if packet in (aten.max_pool2d_with_indices, aten.avg_pool2d):
+        return math.prod(args[1]) if isinstance(args[1], Iterable) else int(args[1]) ** 2
+    return 1
 
 
 def check_memory(

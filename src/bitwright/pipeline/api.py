@@ -20,7 +20,7 @@ from bitwright.pipeline.recipe import Recipe, load_recipe
 from bitwright.pipeline.recipe_paths import with_paths_of_its_folder
 from bitwright.pipeline.replan import RECIPE, execute_for_rate, with_earlier_plan
 from bitwright.pipeline.run import Outcome, Run, open_run
-from bitwright.pipeline.run_files import named_from
+from bitwright.pipeline.run_files import named_from, run_place
 from bitwright.pipeline.steps.facts import facts_of
 from bitwright.pipeline.steps.names import STEP_NAMES
 from bitwright.pipeline.steps.order import make_steps
@@ -132,7 +132,7 @@ def build_recipe(
         BitwrightError: the recipe, the model, the data, a tool or the design is at fault.
     """
     loaded = _loaded(recipe)
-    folder = Path(run_dir) if run_dir is not None else Path("runs") / loaded.name
+    folder = Path(run_dir) if run_dir is not None else run_place(loaded.name)
     return Pipeline(loaded, folder, progress).build(until)
 
 

@@ -33,7 +33,6 @@ from bitwright.pipeline.board_subject import (
     own_rtl,
     program_of,
 )
-from bitwright.pipeline.designs.folder import is_design
 from bitwright.pipeline.steps.implement_engine import board_cycles
 from bitwright.pipeline.steps.levels import INPUTS, LABEL, LEVELS, read_levels
 from bitwright.pipeline.steps.map import RTL
@@ -236,16 +235,13 @@ def _through_engine(link: Link, program: EngineImage, images: Images, progress: 
 def _simulated_rtl(
     subject: BoardSubject, stack: ExitStack, progress: Progress
 ) -> tuple[Path, EngineImage | None]:
-    """The RTL that a board would have, and an engine's program. An engine's that was implemented is
-    taken as it is, but from a design folder, which may be anybody's.
+    """The RTL that a board would have, and an engine's program. An engine's is made here: what lies
+    beside a bitstream is kept of whoever made that (`pipeline.run`).
     """
     rtl = own_rtl(subject, progress)
     program = program_of(rtl)
     if program is None:
         return rtl, None
-    made = subject.implemented
-    if made is not None and not is_design(subject.place) and (made / RTL).is_dir():
-        return made / RTL, program
     folder = Path(stack.enter_context(TemporaryDirectory())) / RTL
     emit_engine_board(program.config, folder)
     return folder, program

@@ -25,7 +25,7 @@ from bitwright.host.numbers import levels_of_numbers
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
 from bitwright.pipeline.designs.folder import is_design, open_design
 from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, REPORT, SIMULATE, map_design
-from bitwright.pipeline.run_files import RUNS, check_run_folder, is_run
+from bitwright.pipeline.run_files import check_run_folder, is_run, run_place
 from bitwright.pipeline.steps.levels import INPUTS, LEVELS, read_levels
 from bitwright.pipeline.steps.lower import GRAPH, INPUT
 from bitwright.pipeline.steps.map import RTL
@@ -81,7 +81,7 @@ def find_subject(place: str | Path) -> BoardSubject:
     """
     folder = Path(place).expanduser()
     if not folder.is_dir() and folder.name == str(place):
-        folder = RUNS / folder
+        folder = run_place(folder.name)
     if not folder.is_dir():
         raise RunError(
             "there is no such folder",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import BitwrightError, MismatchError, RecipeError, RunError
 from bitwright.base.files import check_free
+from bitwright.base.folders import own_file
 from bitwright.base.memory import room_for
 from bitwright.base.trust import importable
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
@@ -280,7 +281,7 @@ def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:
         The graph, and the levels of some real images of a run or a design folder, if it has any.
 
     Raises:
-        RunError: the folder holds no graph (yet).
+        RunError: the folder holds no graph (yet), or, if it is no run, a link out of it instead.
         DataError, GraphError, ModelError: the file is broken, or cannot be imported.
     """
     _check_exists(source)
@@ -297,6 +298,8 @@ def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:
             where=str(source),
             hint=f"run `bitwright lower {source}` first, or `bitwright import FILE.onnx`",
         )
+    for name in () if is_run(source) else (GRAPH, LEVELS):
+        own_file(source, str((folder / name).relative_to(source)))
     graph = load_graph(folder / GRAPH, {"integer": INTEGER}, chosen=is_run(source))
     if not (folder / LEVELS).is_file():
         return graph, None
@@ -311,7 +314,7 @@ def read_model(source: Path, input_shape: Shape | None = None) -> LoadedModel:
         input_shape: (H, W, C), where a file leaves it open.
 
     Raises:
-        RunError: there is none.
+        RunError: there is none, or a link out of its folder.
         DataError, ModelError: the file is damaged or cannot be understood.
     """
     from bitwright.interop.model_files import LoadedModel, load_model
@@ -320,7 +323,7 @@ def read_model(source: Path, input_shape: Shape | None = None) -> LoadedModel:
     if not source.is_dir():
         return load_model(source, input_shape=input_shape)
     if (source / MODEL).is_file():
-        return load_model(source / MODEL)
+        return load_model(own_file(source, MODEL))
     work, model = trained_run(source)
     return LoadedModel(model, work.data.image_shape, _convention(work), spec=None)
 

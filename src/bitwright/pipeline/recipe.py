@@ -42,6 +42,8 @@ __all__ = [
 ]
 
 RECIPES = Path(__file__).parents[1] / "recipes"
+#: Of recipes' files; one may have none.
+_ENDINGS = ("", ".yaml", ".yml")
 
 
 def list_recipes() -> tuple[tuple[str, str], ...]:
@@ -65,12 +67,13 @@ def find_recipe(name: str | Path) -> Path:
     """The file of a recipe, given by path or by the name of one inside the package.
 
     Raises:
-        RecipeError: there is no such recipe.
+        RecipeError: there is no such recipe, or the file is called as something else is.
     """
     path, found = Path(name).expanduser(), _recipe_at(name)
     if is_packaged(name):
         check_only_ours(name, "a recipe of Bitwright")
     if found is not None:
+        _check_ending(found)
         return found
     known = [entry.stem for entry in sorted(RECIPES.glob("*.yaml"))]
     close = difflib.get_close_matches(str(name), known, n=1)
@@ -84,6 +87,21 @@ def find_recipe(name: str | Path) -> Path:
         hint=f"name a YAML file, or one of: {', '.join(known)}; "
         "`bitwright init` writes one for your own model",
     )
+
+
+def _check_ending(file: Path) -> None:
+    """Refuse a file that says by its name to be no recipe: what runs no code is not to do so for a
+    verb that takes both, whatever text is in it.
+
+    Raises:
+        RecipeError: it does.
+    """
+    if file.suffix.lower() not in _ENDINGS:
+        raise RecipeError(
+            f"ends in {file.suffix}, and is no recipe: those end in .yaml or .yml",
+            where=str(file),
+            hint="if it is one, rename it; a recipe may name code, which is run",
+        )
 
 
 def is_recipe(name: str | Path) -> bool:

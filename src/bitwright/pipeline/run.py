@@ -272,7 +272,7 @@ class Run:
         try:
             if not (step.keeps_partial and _holds(mark, key)):
                 remove_folder(work)
-            work.mkdir(exist_ok=True)
+                work.mkdir()  # what cannot be removed is no part of what is made
             atomic_write(mark, key)
         except OSError as error:
             raise disk_full(error, self.folder, step.name) or cannot_write(work, error) from error

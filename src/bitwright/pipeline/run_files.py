@@ -26,6 +26,7 @@ from bitwright.base.files import (
     sha256_file,
 )
 from bitwright.base.folders import check_no_links, files_below, remove_folder
+from bitwright.base.places import claim, default_place
 from bitwright.base.version import __version__
 from bitwright.jobs.job import JOB_FILES
 from bitwright.pipeline.context import LOGS
@@ -78,8 +79,14 @@ def digest_of(value: Any) -> str:
 
 def run_called(name: str) -> Path | None:
     """The run of this name in ``runs/``; None if there is none."""
-    folder = RUNS / name
-    return folder if Path(name).name == name and is_run(folder) else None
+    if Path(name).name != name or not is_run(RUNS / name):
+        return None
+    return run_place(name)
+
+
+def run_place(name: str) -> Path:
+    """Where the run of this name lies if nobody says so; errors as `default_place`."""
+    return default_place(RUNS / name, "--run-dir")
 
 
 def check_only_ours(name: str | Path, what: str) -> None:
@@ -264,7 +271,7 @@ def locked(folder: Path, option: str = "--run-dir") -> Iterator[None]:
         OSError: it cannot be written.
     """
     with ExitStack() as stack:
-        folder.mkdir(parents=True, exist_ok=True)
+        claim(folder)
         try:
             stack.enter_context(exclusive(folder / ".lock"))
         except RunError as error:

@@ -46,6 +46,7 @@ def named_code(quant: Any) -> list[str]:
     if not isinstance(quant, Mapping):
         return []
     methods = quant.get("methods") or ()
+    methods = [methods] if isinstance(methods, str) else methods
     own = [word for word in methods if isinstance(word, str) and is_own(word)]
     return [*own, *code_names({key: value for key, value in quant.items() if key != "methods"})]
 

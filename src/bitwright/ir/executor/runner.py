@@ -13,6 +13,7 @@ from bitwright.base.errors import GraphError
 from bitwright.ir.executor.builder import NativePlan
 from bitwright.ir.executor.compiler import Library
 from bitwright.ir.executor.layout import CFeed
+from bitwright.ir.footprint import work
 from bitwright.ir.graph import Graph
 from bitwright.ir.levels import check_levels
 from bitwright.ir.node import IntArray
@@ -22,6 +23,9 @@ Array = NDArray[np.generic]
 # Array types that the kernels read, by numpy's name with byte order; the numbers are bw_feed.kind.
 _ORDER = np.dtype(np.int64).str[0]
 FEED_KINDS = {"|u1": -1, "|i1": 1, **{f"{_ORDER}i{size}": size for size in (2, 4, 8)}}
+#: Operations on elements of one call of C, if more than one frame takes so many: a second or two,
+#: in which Ctrl-C is not noticed.
+_MOST_OF_A_CALL = 2_000_000_000
 
 
 class _Seat:
@@ -57,6 +61,7 @@ class NativeRunner:
             (edge, graph.types[edge].shape, graph.types[edge].size) for edge in graph.outputs
         ]
         self._total = sum(size for _, _, size in self._outputs)
+        self._frames = max(1, _MOST_OF_A_CALL // max(1, work(graph)))
         # Both ends of a deque are safe from any thread; the first memory is taken at once, so that
         # a network that is too large fails here.
         self._seats = deque([_Seat(graph, self._arena_bytes)])
@@ -79,19 +84,27 @@ class NativeRunner:
     def _execute(self, seat: _Seat, arrays: list[Array]) -> dict[str, IntArray]:
         count = arrays[0].shape[0]
         memory = np.empty(count * self._total, dtype=np.int64)
-        address, start = int(memory.ctypes.data), 0
+        address, targets, start = int(memory.ctypes.data), [], 0
         results: dict[str, IntArray] = {}
-        for feed, array in zip(seat.feeds, arrays, strict=True):
-            feed.data, feed.kind = array.ctypes.data, FEED_KINDS[array.dtype.str]
-        for port, (edge, shape, size) in enumerate(self._outputs):
+        for edge, shape, size in self._outputs:
             end = start + count * size
             results[edge] = memory[start:end].reshape(count, *shape)
-            seat.targets[port] = address + 8 * start
+            targets.append((address + 8 * start, 8 * size))
             start = end
-        # The call lets other threads of Python go on.
-        bad = self._run(self._plan, seat.feeds, seat.targets, count, seat.address, self.threads)
-        if bad:
-            edge = self.graph.inputs[bad - 1]
-            check_levels(edge, self.graph.types[edge], arrays[bad - 1].astype(np.int64))
-            raise GraphError("levels leave the interval of their type", where=edge)
+        sources = []
+        for feed, array in zip(seat.feeds, arrays, strict=True):
+            feed.kind = FEED_KINDS[array.dtype.str]
+            sources.append((array.ctypes.data, array.nbytes // max(1, count)))
+        for first in range(0, count, self._frames):
+            for feed, (place, step) in zip(seat.feeds, sources, strict=True):
+                feed.data = place + first * step
+            for port, (place, step) in enumerate(targets):
+                seat.targets[port] = place + first * step
+            some = min(self._frames, count - first)
+            # The call lets other threads of Python go on.
+            bad = self._run(self._plan, seat.feeds, seat.targets, some, seat.address, self.threads)
+            if bad:
+                edge = self.graph.inputs[bad - 1]
+                check_levels(edge, self.graph.types[edge], arrays[bad - 1].astype(np.int64))
+                raise GraphError("levels leave the interval of their type", where=edge)
         return results

@@ -394,10 +394,11 @@ def _backend(model: Any, name: str) -> Any:
 
 
 def _model(place: Path) -> Model:
+    from bitwright.base.folders import own_file
     from bitwright.papers.bnn_soc.model import Model
     from bitwright.papers.bnn_soc.run_folder import MODEL
 
-    return Model.load(place / MODEL if place.is_dir() else place)
+    return Model.load(own_file(place, MODEL) if place.is_dir() else place)
 
 
 def _levels(path: Path) -> Any:

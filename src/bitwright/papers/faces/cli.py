@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bitwright.cli import formats
-from bitwright.cli.options import Json
+from bitwright.cli.options import Json, out_place
 from bitwright.cli.output import Output
 
 
@@ -39,7 +39,10 @@ def matrix(
             "'all' (8 .. 4096) or '16,512'. --only then chooses networks.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path("faces"),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the results.", show_default="faces"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a whole matrix of experiments on face networks, in tables; or sweep k-means."""
@@ -55,7 +58,7 @@ def matrix(
     request = MatrixRequest(
         load_matrix(path),
         path.parent,
-        out,
+        out_place(out, "faces"),
         data=data,
         weights=weights,
         only=tuple(split_names(only)),

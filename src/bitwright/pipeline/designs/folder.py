@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError, model_validator
 from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, RecipeError, RunError
 from bitwright.base.files import MOST_TEXT, atomic_write, exclusive, parse_json, read_text
-from bitwright.base.folders import remove_folder
+from bitwright.base.folders import own_file, remove_folder
 from bitwright.base.made import is_own, remember
 from bitwright.base.memory import shown
 from bitwright.base.version import __version__
@@ -212,7 +212,8 @@ def open_design(folder: Path, assignments: Sequence[str] = ()) -> Design:
     """A design folder, with settings that are changed as ``--set`` says; these are kept.
 
     Raises:
-        RunError: it is none; or settings change while another process works in it.
+        RunError: it is none, or a file is a link that leads out of it; or settings change while
+            another process works in it.
         RecipeError: a setting is wrong.
         DataError, GraphError: a file in it is damaged.
     """
@@ -222,6 +223,8 @@ def open_design(folder: Path, assignments: Sequence[str] = ()) -> Design:
             where=str(folder),
             hint="`bitwright import` and bitwright.build_model make one",
         )
+    for name in (GRAPH, SETTINGS, LEVELS, INPUT):
+        own_file(folder, name)
     graph = load_graph(folder / GRAPH, {"integer": INTEGER})
     place = folder / SETTINGS
     given = (

@@ -16,7 +16,7 @@ from pathlib import Path
 from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, TargetError
 from bitwright.base.files import MOST_TEXT, atomic_write, parse_json, read_text
-from bitwright.base.folders import check_no_links
+from bitwright.base.folders import check_no_links, own_file
 from bitwright.base.progress import Progress, no_progress
 from bitwright.engine.compiler.front import network_of
 from bitwright.engine.config import EngineConfig
@@ -106,6 +106,7 @@ def open_split(folder: Path) -> Placement:
 
     Raises:
         DataError: the folder is none, or its files do not belong together.
+        RunError: one is a link out of it.
         GraphError: a graph in it is damaged.
     """
     where = str(folder / PARTS)
@@ -118,12 +119,15 @@ def open_split(folder: Path) -> Placement:
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError("is no description of parts", where=where, hint="split it again") from error
+    graphs = [f"part-{number}-{place}/{GRAPH}" for number, place in enumerate(places)]
+    for name in (WHOLE, *graphs):
+        own_file(folder, name)
     whole = load_graph(folder / WHOLE, {"integer": INTEGER})
     if whole.digest != digest:
         raise DataError("is of another network than the graph beside it", where=where)
     parts = tuple(
-        Part(place, load_graph(folder / f"part-{number}-{place}" / GRAPH, {"integer": INTEGER}))
-        for number, place in enumerate(places)
+        Part(place, load_graph(folder / name, {"integer": INTEGER}))
+        for place, name in zip(places, graphs, strict=True)
     )
     nodes = sorted(node.name for part in parts for node in part.graph)
     if nodes != sorted(node.name for node in whole):

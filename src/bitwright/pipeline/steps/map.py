@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bitwright.base.errors import MismatchError, TargetError
+from bitwright.base.errors import MismatchError, RunError, TargetError
 from bitwright.base.figures import Resources
 from bitwright.base.files import atomic_write
 from bitwright.base.progress import Progress, no_progress
@@ -268,9 +268,17 @@ def read_hardware(work: Workspace, folder: Path) -> Graph:
 
     Raises:
         ModelError: a block of the user's own is in it, and cannot be imported from here.
+        RunError: it is one that the recipe does not name: a result names no code.
     """
+    named = load_result(MapResult, folder).own_blocks
+    if others := sorted(set(named) - set(work.recipe.hardware.blocks)):
+        raise RunError(
+            f"was made with {', '.join(others)}, which the recipe does not name",
+            where=str(folder),
+            hint="name them in hardware.blocks, or run the step map again",
+        )
     with importable(work.recipe.base_dir):
-        register_named(load_result(MapResult, folder).own_blocks)
+        register_named(named)
     return load_graph(folder / HARDWARE, {"hardware": HARDWARE_DIALECT}, chosen=True)
 
 

@@ -33,7 +33,8 @@ _FACTS: dict[str, tuple[str, ...]] = {
     "report": ("report", "description", "simulate", "implement"),
 }
 _KEEPS_PARTIAL = frozenset({"teach", "train", "quantize"})
-_IS_RUN = frozenset({"map"})  # RTL, which may ask a simulator for anything
+#: RTL may ask a simulator for anything, and a page a browser.
+_IS_RUN = frozenset({"map", "report"})
 
 
 def make_steps(work: Workspace) -> tuple[Step, ...]:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Address of the tap: six nested loops, each with a step, as engine_walk drives them. The loop that
 // moves adds its step to where it stood; those inside it start again there. stay_i: the outermost
-// one moves without its step. again_i: a group begins, which all of gx, gy, o, or nothing moves.
+// one moves without its step. again_i: a group begins, which one of gx, gy and o moves. At most one
+// of start_i and the moves at a time.
 `default_nettype none
 module engine_address #(
   parameter int Width = 15
@@ -20,31 +21,20 @@ module engine_address #(
   input  logic               stay_i,
   output logic [Width-1:0]   addr_o
 );
-  logic [Width-1:0] kh_q, kc_q, gx_q, gy_q, o_q, from, by, next;
+  logic [Width-1:0] kh_q, kc_q, gx_q, gy_q, o_q, next;
 
   logic [Width-1:0] step_o, step_gy, step_gx, step_kc, step_kh, step_kw;
   assign {step_o, step_gy, step_gx, step_kc, step_kh, step_kw} = steps_i;
 
+  // Which loop moves is known last: all six sums are ready by then.
   always_comb begin : p_next
-    from = o_q;
-    by   = stay_i ? '0 : step_o;
-    if (move_kw_i) begin
-      from = addr_o;
-      by   = step_kw;
-    end else if (move_kh_i) begin
-      from = kh_q;
-      by   = step_kh;
-    end else if (move_kc_i) begin
-      from = kc_q;
-      by   = step_kc;
-    end else if (move_gx_i) begin
-      from = gx_q;
-      by   = step_gx;
-    end else if (move_gy_i) begin
-      from = gy_q;
-      by   = step_gy;
-    end
-    next = start_i ? start_addr_i : from + by;
+    next = ({Width{start_i}} & start_addr_i)
+         | ({Width{move_kw_i}} & (addr_o + step_kw))
+         | ({Width{move_kh_i}} & (kh_q + step_kh))
+         | ({Width{move_kc_i}} & (kc_q + step_kc))
+         | ({Width{move_gx_i}} & (gx_q + step_gx))
+         | ({Width{move_gy_i}} & (gy_q + step_gy))
+         | ({Width{move_o_i}} & (o_q + (stay_i ? '0 : step_o)));
   end
 
   always_ff @(posedge clk_i) begin : p_starts

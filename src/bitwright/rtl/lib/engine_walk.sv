@@ -186,5 +186,11 @@ module engine_walk #(
   assign group_begin_o = begin_q;
   assign group_right_o = gx_over;
   assign group_below_o = gy_over;
+
+`ifdef BITWRIGHT_CHECKS
+  logic [6:0] ways;
+  assign ways = {start_i, move_kw, move_kh, move_kc, move_gx, move_gy, move_o};
+  one_way: assert property (@(posedge clk_i) rst_ni |-> (ways & (ways - 1'b1)) == '0);
+`endif
 endmodule
 `default_nettype wire

@@ -39,16 +39,18 @@ module mem_dual #(
   end
 
 `ifdef BITWRIGHT_CHECKS
-  logic settled_q;
+  // In the first clock cycles of the reset the user's enables are unknown, some of them behind two
+  // or three registers without a reset.
+  logic [3:0] settled_q;
 
-  initial settled_q = 1'b0;
+  initial settled_q = '0;
 
   // Not always_ff: that would have to be the only process of what `initial` sets.
   always @(posedge clk_i) begin : p_settled
-    settled_q <= 1'b1;
+    settled_q <= {settled_q[2:0], 1'b1};
   end
   no_collision: assert property (@(posedge clk_i)
-    settled_q |-> !(a_en_i && b_en_i && b_write_i && a_addr_i == b_addr_i));
+    settled_q[3] |-> !(a_en_i && b_en_i && b_write_i && a_addr_i == b_addr_i));
 `endif
 endmodule
 `default_nettype wire

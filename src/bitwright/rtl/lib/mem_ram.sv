@@ -55,17 +55,18 @@ module mem_ram #(
   end
 
 `ifdef BITWRIGHT_CHECKS
-  // Before the first clock edge of the reset the user's enables are unknown.
-  logic settled_q;
+  // In the first clock cycles of the reset the user's enables are unknown, some of them behind two
+  // or three registers without a reset.
+  logic [3:0] settled_q;
 
-  initial settled_q = 1'b0;
+  initial settled_q = '0;
 
   // Not always_ff: that would have to be the only process of what `initial` sets.
   always @(posedge clk_i) begin : p_settled
-    settled_q <= 1'b1;
+    settled_q <= {settled_q[2:0], 1'b1};
   end
   no_collision: assert property (@(posedge clk_i)
-    settled_q |-> !(wr_en_i && rd_en_i && wr_addr_i == rd_addr_i));
+    settled_q[3] |-> !(wr_en_i && rd_en_i && wr_addr_i == rd_addr_i));
 `endif
 endmodule
 `undef MEM_RAM_BLOCK

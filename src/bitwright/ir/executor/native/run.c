@@ -80,8 +80,13 @@ static bw_range function_of(const bw_op *op) {
   }
 }
 
+/* Whether a step is for nothing: an input has left its interval, for which tables are made. The inputs come first. */
+static int in_vain(const bw_op *op, const bw_tile *tile) {
+  return op->op != BW_INPUT && __atomic_load_n(tile->bad_port, __ATOMIC_RELAXED);
+}
+
 static void run_tile(const bw_plan *plan, const bw_tile *tile) {
-  for (int i = 0; i < plan->n_ops; i++)
+  for (int i = 0; i < plan->n_ops && !in_vain(&plan->ops[i], tile); i++)
     function_of(&plan->ops[i])(&plan->ops[i], tile, 0, items_of(&plan->ops[i], tile));
 }
 
@@ -126,6 +131,7 @@ BW_INLINE void relax(int *spins) {
 static void walk(const call *c, const bw_tile *tile, progress *steps) {
   for (int i = 0; i < c->plan->n_ops; i++) {
     const bw_op *op = &c->plan->ops[i];
+    if (in_vain(op, tile)) return;
     const int64_t items = items_of(op, tile);
     const int64_t chunks = items < 4 * c->threads ? items : 4 * c->threads;
     int64_t chunk, begin, end;

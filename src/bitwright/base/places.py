@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places for results that nobody names, such as ``runs/digits``: in the current folder, and the
+user's own.
+
+Who stands in the folder of a stranger and says ``bitwright build digits`` does not say that he
+trusts the ``runs/digits`` that lies there, nor that he wants to write where it leads. So such a
+place has no link on the way to it, and what is in it counts only if this user has made it there:
+its mark, a number that was drawn when it was made, is noted in the user's cache (`base.store`)
+together with where it lies. Whoever has moved a folder, got it from somebody else, or emptied the
+cache, names it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from bitwright.base.errors import RunError
+from bitwright.base.files import atomic_write, regular_bytes
+from bitwright.base.store import Store, content_key
+
+_MARK = ".owner"
+_KIND = "places"
+_LETTERS = 32  # of a mark
+#: What this process has noted: all there is where the cache cannot be written.
+_HERE: set[str] = set()
+
+
+def default_place(place: Path, option: str) -> Path:
+    """A place below the current folder that nobody has named.
+
+    Args:
+        option: that names another place.
+
+    Raises:
+        RunError: there is a link on the way to it, or something that this user has not made there.
+    """
+    for step in (*reversed(place.parents), place):
+        if step.is_symlink():
+            raise RunError(
+                f"is a symbolic link, by which {place} would lie elsewhere",
+                where=str(step),
+                hint=f"name where it leads with {option} if you mean it: what nobody names lies in "
+                "the current folder",
+            )
+    if place.is_dir() and any(place.iterdir()) and not is_claimed(place):
+        raise RunError(
+            "you have not made it, or not here",
+            where=str(place),
+            hint=f"what lies in it may run code: if you trust it, name it ({place} or {option} "
+            f"{place}); else go to another folder, or name another place with {option}",
+        )
+    return place
+
+
+def claim(place: Path) -> None:
+    """Note that a place is this user's: he made it, or has named it to go on with it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if is_claimed(place):
+        return
+    place.mkdir(parents=True, exist_ok=True)
+    mark = secrets.token_hex(_LETTERS // 2)
+    _HERE.add(_address(place, mark))
+    Store().offer(_KIND, _address(place, mark), {})
+    atomic_write(place / _MARK, mark)  # last: what is not noted has no mark
+
+
+def is_claimed(place: Path) -> bool:
+    """Whether this user has claimed a place, and it lies where it lay then."""
+    mark = ""
+    with suppress(OSError, ValueError):
+        mark = regular_bytes(place / _MARK, _LETTERS).decode()
+    address = _address(place, mark)
+    return bool(mark) and (address in _HERE or Store().find(_KIND, address) is not None)
+
+
+def _address(place: Path, mark: str) -> str:
+    return content_key(str(place.resolve()), mark)

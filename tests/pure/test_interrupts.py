@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C ends the command wherever it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+#: One call of a library that lasts for minutes and does not look up.
+LONG = """
+import hashlib, threading
+threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+hashlib.pbkdf2_hmac('sha256', b'a', b'b', (1 << 31) - 1)
+"""
+FORKED = """
+if (child := os.fork()) == 0:
+    os.kill(os.getpid(), signal.SIGINT)
+    os._exit(0)
+os.waitpid(child, 0)
+import time; time.sleep(1)
+print('still here')
+"""
+
+
+def start(body: str) -> subprocess.Popen[str]:
+    lines = (
+        "import os, signal",
+        "from bitwright.cli.interrupts import Interrupts",
+        "signal.signal(signal.SIGINT, signal.default_int_handler)",
+        "with Interrupts(patience_s=0.3) as found:",
+        "    print('begun', flush=True)",
+        *(f"    {line}" for line in body.strip().splitlines()),
+        "    print('done', found.seen, flush=True)",
+    )
+    done = subprocess.Popen(
+        [sys.executable, "-c", "\n".join(lines)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    assert done.stdout is not None and done.stdout.readline() == "begun\n"
+    return done
+
+
+def test_in_a_call_that_does_not_look_up() -> None:
+    done = start(LONG)
+    _, told = done.communicate(timeout=60)
+    assert done.returncode == 130
+    assert "interrupted" in told and "Traceback" not in told
+
+
+@pytest.mark.parametrize("body", ["import time; time.sleep(60)", "while True: pass"])
+def test_elsewhere_as_python_does(body: str) -> None:
+    done = start(body)
+    done.send_signal(signal.SIGINT)
+    _, told = done.communicate(timeout=60)
+    assert "KeyboardInterrupt" in told and done.returncode == -signal.SIGINT
+
+
+def test_a_signal_of_a_forked_child_is_none() -> None:
+    done = start(FORKED)
+    said, _ = done.communicate(timeout=60)
+    assert said.splitlines() == ["still here", "done False"] and done.returncode == 0
