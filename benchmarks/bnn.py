@@ -179,7 +179,11 @@ def _accuracy(rows: list[dict[str, Any]]) -> Table:
     )
     notes = (
         f"The document: {json.dumps(published()['accuracy'])} percent.",
-        *(f"`python benchmarks/bnn.py accuracy --data DIR` on {place}." for place in made_on),
+        *(
+            f"`python benchmarks/bnn.py accuracy --data DIR`, with `--cycles` and `--set` as a row "
+            f"names them, on {place}."
+            for place in made_on
+        ),
     )
     return Table("Accuracy", columns, tuple(shown), notes)
 

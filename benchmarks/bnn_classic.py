@@ -11,7 +11,7 @@ Runs lie under ``--runs`` and are resumed. All choices were made on the training
 recipes hold out; the test images are looked at once a run, by the integer graph behind the last
 epoch. Weights of 4096 units are 64 MiB, which glibc's allocator gives back to the system and asks
 for anew at every step: `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184` in front of the
-command saves half of the time that is not spent on products.
+command halved the passes over such weights.
 Writes docs/results/bnn_classic.json and .md.
 """
 
