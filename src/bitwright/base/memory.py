@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,8 @@ MOST_OF_A_FILE = 1 << 30
 #: Variable of the environment: ``1`` says that files are the user's own, and may ask
 #: for frames as large as the machine has room for; what ``chosen`` says in Python.
 LARGE = "BITWRIGHT_LARGE_FRAMES"
+#: Of the machine's memory that a command may have.
+_SHARE = 0.9
 _WORDS = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc")
 
 
@@ -41,6 +44,24 @@ def machine_memory() -> int:
         if limit != resource.RLIM_INFINITY:
             found.append(limit)
     return min(size for size in found if size > 0)
+
+
+def limit_memory(share: float = _SHARE) -> None:
+    """Let this process, and each that it starts, have no more of the machine's memory than a share.
+
+    Who wants more gets a `MemoryError` (or what a library makes of it, see `ran_out`). Else the
+    system would begin to write memory to its disk, and end whatever program takes most. Linux
+    counts what may be written to, touched or not; elsewhere nothing happens.
+    """
+    if sys.platform != "linux":
+        return
+    import resource
+
+    most = int(share * machine_memory())
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    if all(limit == resource.RLIM_INFINITY or limit > most for limit in limits):
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_DATA, (most, limits[1]))
 
 
 def room_for(*, chosen: bool) -> int:

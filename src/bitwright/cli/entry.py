@@ -17,7 +17,7 @@ from pathlib import Path
 import typer
 
 from bitwright.base.errors import BitwrightError, RunError
-from bitwright.base.memory import ran_out
+from bitwright.base.memory import limit_memory, ran_out
 from bitwright.base.tools.python import start_again
 from bitwright.cli.interrupts import EXIT_INTERRUPTED, Interrupts
 from bitwright.cli.output import Output, printable_messages
@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
     if arguments is None:
         _in_utf8()
+        limit_memory()
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
 
 
