@@ -53,6 +53,7 @@ class _Reading:
         data: bytes that the process could write to then; None: its memory is not bounded.
         stopped: its seconds of the processor when it was told to end; None: it was not.
         left: whether the limit of memory was taken away.
+        timed: whether its time has a limit.
     """
 
     thread: int
@@ -62,9 +63,12 @@ class _Reading:
     data: int | None = None
     stopped: float | None = None
     left: bool = False
+    timed: bool = True
 
     @property
     def seconds(self) -> float:
+        if not self.timed:
+            return float("inf")
         return SECONDS + self.size / BYTES_A_SECOND
 
     @property
@@ -86,7 +90,7 @@ class _Reading:
 _before: list[int] = []
 
 
-def bounded(read: Callable[[], T], *places: Path, memory: bool = True) -> T:
+def bounded(read: Callable[[], T], *places: Path, memory: bool = True, timed: bool = True) -> T:
     """What a function gives that takes no more of the processor, and of memory, than the bytes of
     the files, or of all files of folders, give reason for. Inside another one the files of this one
     are added to those of that.
@@ -97,6 +101,8 @@ def bounded(read: Callable[[], T], *places: Path, memory: bool = True) -> T:
     Args:
         memory: bound that, too, where the system can: while it lasts, for all threads. Not of what
             has the size that the user asks for.
+        timed: bound the time, too. Not of what is made of a file behind its reader: it was asked
+            for, and Ctrl-C ends it.
 
     Raises:
         DataError: it took more.
@@ -108,7 +114,7 @@ def bounded(read: Callable[[], T], *places: Path, memory: bool = True) -> T:
     if outer is not None:
         outer.add(places)
         return read()
-    reading = _Reading(thread, _processor_time(thread))
+    reading = _Reading(thread, _processor_time(thread), timed=timed)
     try:
         try:
             if memory:
