@@ -178,7 +178,7 @@ def export_packed(source: Path, out: Path, input_shape: Shape | None = None) -> 
     packed = read_quantized(source, input_shape)
     is_strange = source.is_file() and input_shape is None
     graph = (
-        bounded(lambda: integer_graph(packed), source, timed=False)
+        bounded(lambda: integer_graph(packed), source, made=True)
         if is_strange
         else integer_graph(packed)
     )

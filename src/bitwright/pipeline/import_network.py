@@ -197,7 +197,7 @@ def import_model(  # noqa: PLR0913 - each is one thing that a file may leave ope
     if loaded.quant:
         report |= {"quant": dict(loaded.quant)}
         try:
-            graph = bounded(lambda: integer_graph(converted(loaded)), path, timed=False)
+            graph = bounded(lambda: integer_graph(converted(loaded)), path, made=True)
         except (GraphError, ModelError) as error:
             report |= {"integers": str(error)}
         else:
@@ -220,7 +220,7 @@ def import_packed(path: Path, out: Path, *, force: bool = False) -> dict[str, An
 
     _check_place(out, force)
     quantized = load_packed_model(path)
-    graph = bounded(lambda: integer_graph(quantized), path, timed=False)
+    graph = bounded(lambda: integer_graph(quantized), path, made=True)
     out.mkdir(parents=True, exist_ok=True)
     save_graph(graph, out / GRAPH)
     _drop_earlier(out, path, {GRAPH})

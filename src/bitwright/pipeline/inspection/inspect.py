@@ -77,7 +77,7 @@ def inspect_model(
         def made() -> Inspection:
             return _built(model, lambda: build_for(model, classes, shape)[0], shape, policy)
 
-        return bounded(made, Path(model), timed=False) if is_strange else made()
+        return bounded(made, Path(model), made=True) if is_strange else made()
 
 
 def _is_float(path: Path) -> bool:
