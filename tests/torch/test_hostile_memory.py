@@ -11,10 +11,12 @@ from typing import NoReturn
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import nn
 
 from bitwright.base import bounded
 from bitwright.base.errors import DataError, ModelError, RunError
+from bitwright.cli import entry as cli
 from bitwright.explore.subject import _data_spec, find_subject
 from bitwright.interop import ops
 from bitwright.interop.model_files import LoadedModel, save_model
@@ -103,6 +105,23 @@ def test_images_that_pass_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(memory, "machine_memory", lambda: 512 * MIB)
     with pytest.raises(ModelError, match=r"net\.safetensors.*takes 9\d\d\.\d MiB of memory"):
         find_subject(str(path), data="digits")
+
+
+def test_layers_without_weights_of_a_recipes_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layers = (nn.ZeroPad2d(500), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 10))
+    path = tmp_path / "net.safetensors"
+    save_model(nn.Sequential(*layers).eval(), "safetensors", path, (8, 8, 1))
+    train = {"float": {"epochs": 1, "batch_size": 256}}
+    recipe = {"name": "x", "data": "digits", "model": str(path), "train": train}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    monkeypatch.setattr(memory, "machine_memory", lambda: 512 * MIB)
+    monkeypatch.chdir(tmp_path)
+    argv = ["build", "recipe.yaml", "--until", "train"]
+    assert cli.run(argv) == ModelError.exit_code
+    said = capsys.readouterr().err
+    assert "takes 99" in said and "this machine has 512.0 MiB" in said and "of 256 images" in said
 
 
 def test_the_model_of_an_import_is_no_link_out_of_it(tmp_path: Path) -> None:

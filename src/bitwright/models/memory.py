@@ -301,9 +301,10 @@ def check_memory(
     there, found = machine_memory(), Footprint(_count(_state(model)), 0)
     if not known or 4 * math.prod(sample_shape) * images * _MOST_EACH > there:
         found = footprint(model, sample_shape)
+    if not known:
+        held_at_a_time = passing(model, sample_shape).peak // 4  # of float32
+        found = Footprint(found.parameters, max(found.activations, held_at_a_time))
     needed = found.bytes_for(images, each)
-    if not known and images:
-        needed = max(needed, found.bytes_for(0) + passing(model, sample_shape).peak * images)
     if needed <= there // 2:
         return
     held = f", {found.activations} activations for each of {images} images at a time"
