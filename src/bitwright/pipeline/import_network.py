@@ -116,7 +116,7 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
         input_layout=input_layout,
         optimised=False,
     )
-    graph = optimise(imported.graph, check=_CHECK_FRAMES)
+    graph = bounded(lambda: optimise(imported.graph, check=_CHECK_FRAMES), path, made=True)
     report = _graph_report(path, imported, graph)
     if compare:
         progress("running the file itself", 0, compare)
