@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.strategies import GraphLimits, integer_graphs
 
-from bitwright.base.errors import GraphError, TargetError
+from bitwright.base.errors import GraphError, RunError, TargetError
+from bitwright.cli import entry as cli
 from bitwright.formats import parse_format
-from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, load_graph
+from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, load_graph, save_graph
 from bitwright.ir.graph import random_feeds
 from bitwright.lower.split import split_graph
 from bitwright.papers.dpu.architecture import load_architecture
@@ -184,6 +185,17 @@ def test_it_is_told_as_text_json_and_drawing(tmp_path: Path) -> None:
     assert all(f".{word} {{" in style or f".{word}." in style for word in classes)
     texts = [e.text for e in drawn.iter() if e.tag.endswith("text")]
     assert "processor, part 1" in texts and "DPU, part 2" in texts
+
+
+def test_a_graph_is_no_link_out_of_its_folder(tmp_path: Path) -> None:
+    """What is compiled is given away."""
+    save_graph(stand_alone(), tmp_path / "mine.bwg")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "graph.bwg").symlink_to(tmp_path / "mine.bwg")
+    out = tmp_path / "out"
+    assert cli.run(["dpu", "compile", str(theirs), "--out", str(out)]) == RunError.exit_code
+    assert not out.exists()
 
 
 def test_images_of_another_size_are_refused() -> None:

@@ -37,11 +37,13 @@ from bitwright.explore.sweep import check_folder
 from bitwright.explore.sweep_axes import Axis
 from bitwright.explore.sweep_table import kind_of
 from bitwright.explore.variants import Variant
+from bitwright.host.images import image_files
 from bitwright.hw.folding import load_folding
 from bitwright.jobs import run_jobs
 from bitwright.jobs.job import SCHEMA, Job, JobResult
 from bitwright.jobs.ray_task import answer_of
 from bitwright.low_precision.costs.given import read_costs
+from bitwright.papers.bnn_soc.lines import count_files
 from bitwright.papers.faces.pairs import parse_pairs
 from bitwright.papers.faces.recipe import load_matrix
 from bitwright.papers.skynet.search.measure import _KIND as OF_A_CANDIDATE
@@ -254,6 +256,7 @@ def test_folders_inside_each_other_have_a_bound(tmp_path: Path) -> None:
     job = Job("n", "m:f", {}, tmp_path / "points" / "a")
     _deep(job.folder / "a", 1500)
     for use in (lambda: hash_files(folder), lambda: flush(folder), lambda: job.prepare(1),
+                lambda: image_files([folder]), lambda: count_files([folder]),
                 lambda: remove_folder(folder)):  # fmt: skip
         with pytest.raises(RunError, match="64 folders inside each other"):
             use()

@@ -31,6 +31,9 @@ T = TypeVar("T")
 SECONDS, BYTES_A_SECOND = 30.0, 50_000
 #: Bytes of memory for any file, and for each of its own.
 MEMORY, MEMORY_A_BYTE = 3 << 29, 64
+#: Of what is made of a model behind its reader, where a bit may be a weight, and that for a while
+#: some fifty bytes.
+_MADE_A_BYTE = 512
 #: Bytes of a stack, where the system has no limit, and at the most; as many threads as processors
 #: are started by what computes, twice: OpenMP ends the process if it cannot start its own.
 _STACK, _MOST_STACK, _POOLS = 8 << 20, 64 << 20, 2
@@ -53,6 +56,7 @@ class _Reading:
         data: bytes that the process could write to then; None: its memory is not bounded.
         stopped: its seconds of the processor when it was told to end; None: it was not.
         left: whether the limit of memory was taken away.
+        made: whether it is what is made of a file behind its reader; see `bounded`.
     """
 
     thread: int
@@ -62,14 +66,17 @@ class _Reading:
     data: int | None = None
     stopped: float | None = None
     left: bool = False
+    made: bool = False
 
     @property
     def seconds(self) -> float:
+        if self.made:
+            return float("inf")
         return SECONDS + self.size / BYTES_A_SECOND
 
     @property
     def memory(self) -> int:
-        return MEMORY + MEMORY_A_BYTE * self.size
+        return MEMORY + (_MADE_A_BYTE if self.made else MEMORY_A_BYTE) * self.size
 
     def add(self, places: tuple[Path, ...]) -> None:
         for place in places:
@@ -86,7 +93,7 @@ class _Reading:
 _before: list[int] = []
 
 
-def bounded(read: Callable[[], T], *places: Path, memory: bool = True) -> T:
+def bounded(read: Callable[[], T], *places: Path, memory: bool = True, made: bool = False) -> T:
     """What a function gives that takes no more of the processor, and of memory, than the bytes of
     the files, or of all files of folders, give reason for. Inside another one the files of this one
     are added to those of that.
@@ -97,6 +104,8 @@ def bounded(read: Callable[[], T], *places: Path, memory: bool = True) -> T:
     Args:
         memory: bound that, too, where the system can: while it lasts, for all threads. Not of what
             has the size that the user asks for.
+        made: it is what is made of a model's file behind its reader: its time, which was asked for,
+            has no bound, and a byte may become more.
 
     Raises:
         DataError: it took more.
@@ -108,7 +117,7 @@ def bounded(read: Callable[[], T], *places: Path, memory: bool = True) -> T:
     if outer is not None:
         outer.add(places)
         return read()
-    reading = _Reading(thread, _processor_time(thread))
+    reading = _Reading(thread, _processor_time(thread), made=made)
     try:
         try:
             if memory:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import DataError, RecipeError
+from bitwright.base.folders import own_file
 from bitwright.base.plugins import load_attribute, load_plugin, plugged
 from bitwright.base.source import module_key
 from bitwright.base.trust import importable, is_plugin
@@ -141,13 +142,14 @@ def find_subject(
 
     Raises:
         RecipeError: there is no such thing, or data or weights are missing.
-        RunError: the run has no trained model yet.
+        RunError: the run has no trained model yet; the model of an import is a link out of it.
         DataError: files are damaged, or of another network.
-        ModelError: the model cannot be built.
+        ModelError: the model cannot be built, or takes more memory than there is.
     """
     place = Path(name).expanduser()
     if (place / MODEL).is_file():  # a folder that `bitwright import` made
-        place, name = place / MODEL, str(place / MODEL)
+        place = own_file(place, MODEL)
+        name = str(place)
     if place.is_dir():
         if is_by_name(name):
             check_only_ours(name, "a model of the zoo")
@@ -194,20 +196,25 @@ def _of_model(
     benchmark = _benchmark(data)
     if benchmark is None:
         splits = load_dataset(_data_spec(data), None, seed)
-        model = _built(spec, splits.num_classes, splits.image_shape, data)
+        model = _built(spec, splits.num_classes, splits.image_shape, data, len(splits.train))
         return _with_splits(Path(name).stem, model, splits, seed, {})
     known, figure = benchmark(input_shape)
-    model = _built(spec, None, known.image_shape, data)
+    model = _built(spec, None, known.image_shape, data, len(known))
     return Subject(name, model, _shuffled(known, seed), benchmark=figure)
 
 
 def _built(
-    spec: ModelSpec, classes: int | None, shape: tuple[int, int, int], data: str
+    spec: ModelSpec, classes: int | None, shape: tuple[int, int, int], data: str, images: int
 ) -> nn.Module:
+    """The model, if there is memory for the images that pass it at a time."""
     from bitwright.interop.model_files import model_from_spec
+    from bitwright.models.memory import check_memory
 
     with importable():
-        return model_from_spec(spec, classes, shape, data=data).eval()
+        model = model_from_spec(spec, classes, shape, data=data).eval()
+        sample = (shape[-1], *shape[:-1])
+        check_memory(model, sample, spec.name, min(images, _BATCH), known=not spec.is_file)
+        return model
 
 
 def _benchmark(
@@ -228,9 +235,9 @@ def _known_data() -> str:
 def _data_spec(data: str) -> DatasetSpec:
     if any(data == info.name for info in DATASETS if info.name != "folder"):
         return DatasetSpec(name=data)
-    if is_plugin(data):
-        return DatasetSpec(name=data)
     place = Path(data).expanduser()
+    if is_plugin(data) and not place.exists():  # as `_benchmark`: what is there is no code
+        return DatasetSpec(name=data)
     if not place.exists():
         raise RecipeError(
             f"no data set or folder {data!r}",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.base.files import read_bytes
+from bitwright.base.folders import files_below
 from bitwright.data.preprocessing import Preprocessing
 from bitwright.host.description import Description
 
@@ -22,14 +23,14 @@ def image_files(places: Sequence[Path]) -> list[Path]:
 
     Raises:
         DataError: there are none, or a place does not exist.
+        RunError: a folder holds too many inside each other.
     """
     from bitwright.data.listing import EXTENSIONS
 
     found: list[Path] = []
     for place in places:
         if place.is_dir():
-            inside = [p for p in sorted(place.rglob("*")) if p.suffix.lower() in EXTENSIONS]
-            found += [path for path in inside if path.is_file()]
+            found += [p for p in files_below(place) if p.suffix.lower() in EXTENSIONS]
         elif place.is_file():
             found.append(place)
         else:

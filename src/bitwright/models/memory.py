@@ -279,20 +279,31 @@ def _work_each(packet: Any, args: tuple[Any, ...]) -> int:
 
 
 def check_memory(
-    model: nn.Module, sample_shape: tuple[int, ...], name: str, images: int = 0, each: int = 4
+    model: nn.Module,
+    sample_shape: tuple[int, ...],
+    name: str,
+    images: int = 0,
+    each: int = 4,
+    *,
+    known: bool = True,
 ) -> None:
     """Refuse a network that cannot be worked with on this machine; warn of one that takes half.
 
     Args:
         images: at a time in training; 0: only to have the network.
         each: bytes of an activation.
+        known: it is one of the zoo or the user's own. One of a file may make thousands of numbers
+            of each of an image, in layers without weights, too.
 
     Raises:
         ModelError: it takes more memory than there is.
     """
     there, found = machine_memory(), Footprint(_count(_state(model)), 0)
-    if 4 * math.prod(sample_shape) * images * _MOST_EACH > there:
+    if not known or 4 * math.prod(sample_shape) * images * _MOST_EACH > there:
         found = footprint(model, sample_shape)
+    if not known:
+        held_at_a_time = passing(model, sample_shape).peak // 4  # of float32
+        found = Footprint(found.parameters, max(found.activations, held_at_a_time))
     needed = found.bytes_for(images, each)
     if needed <= there // 2:
         return

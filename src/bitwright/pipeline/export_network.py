@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bitwright.base.bounded import bounded
 from bitwright.base.errors import BitwrightError, MismatchError, RecipeError, RunError
 from bitwright.base.files import check_free
 from bitwright.base.folders import own_file
@@ -175,7 +176,12 @@ def export_packed(source: Path, out: Path, input_shape: Shape | None = None) -> 
 
     _check_ending(out, (PACKED,))
     packed = read_quantized(source, input_shape)
-    graph = integer_graph(packed)
+    is_strange = source.is_file() and input_shape is None
+    graph = (
+        bounded(lambda: integer_graph(packed), source, made=True)
+        if is_strange
+        else integer_graph(packed)
+    )
     report = save_packed_model(out, packed)
     try:
         with _modules_of(source):

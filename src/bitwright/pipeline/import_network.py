@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bitwright.base.bounded import bounded
 from bitwright.base.errors import (
     DataError,
     GraphError,
@@ -115,7 +116,7 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
         input_layout=input_layout,
         optimised=False,
     )
-    graph = optimise(imported.graph, check=_CHECK_FRAMES)
+    graph = bounded(lambda: optimise(imported.graph, check=_CHECK_FRAMES), path, made=True)
     report = _graph_report(path, imported, graph)
     if compare:
         progress("running the file itself", 0, compare)
@@ -196,7 +197,7 @@ def import_model(  # noqa: PLR0913 - each is one thing that a file may leave ope
     if loaded.quant:
         report |= {"quant": dict(loaded.quant)}
         try:
-            graph = integer_graph(converted(loaded))
+            graph = bounded(lambda: integer_graph(converted(loaded)), path, made=True)
         except (GraphError, ModelError) as error:
             report |= {"integers": str(error)}
         else:
@@ -219,7 +220,7 @@ def import_packed(path: Path, out: Path, *, force: bool = False) -> dict[str, An
 
     _check_place(out, force)
     quantized = load_packed_model(path)
-    graph = integer_graph(quantized)
+    graph = bounded(lambda: integer_graph(quantized), path, made=True)
     out.mkdir(parents=True, exist_ok=True)
     save_graph(graph, out / GRAPH)
     _drop_earlier(out, path, {GRAPH})

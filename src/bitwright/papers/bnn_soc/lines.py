@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bitwright.base.errors import DataError
 from bitwright.base.files import read_bytes
+from bitwright.base.folders import files_below
 
 LANGUAGES = {
     ".py": "Python",
@@ -69,7 +70,7 @@ def count_files(paths: Iterable[Path]) -> dict[str, int]:
     """Lines by language of all files (and files in folders) whose ending is known."""
     found: dict[str, int] = {}
     for path in paths:
-        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        inside = files_below(path) if path.is_dir() else [path]
         for file in inside:
             language = LANGUAGES.get(file.suffix.lower())
             if language and file.is_file():

@@ -151,12 +151,14 @@ def _architecture(name: str, cores: int | None = None) -> Architecture:
 def _graph(name: str) -> Graph:
     """The integer graph of a run, of a design folder, or of a file."""
     from bitwright.base.errors import DataError
+    from bitwright.base.folders import own_file
     from bitwright.ir import INTEGER, load_graph
+    from bitwright.pipeline.run_files import GRAPH, is_run
     from bitwright.pipeline.steps.names import step_folder
     from bitwright.pipeline.steps.quantize import INTEGERS
 
     path = Path(name).expanduser()
-    places = (path / step_folder("quantize") / INTEGERS, path / "graph.bwg")
+    places = (path / step_folder("quantize") / INTEGERS, path / GRAPH)
     file = next((place for place in places if place.is_file()), path)
     if not file.is_file():
         raise DataError(
@@ -164,6 +166,8 @@ def _graph(name: str) -> Graph:
             where=name,
             hint="a run directory behind its step quantize, a folder of `import`, or a .bwg file",
         )
+    if path.is_dir() and not is_run(path):
+        own_file(path, str(file.relative_to(path)))
     return load_graph(file, {"integer": INTEGER}, chosen=True)
 
 

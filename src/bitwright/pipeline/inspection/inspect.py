@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bitwright.base.bounded import bounded
 from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.base.trust import importable
 from bitwright.data.dataset import torch_shape
@@ -45,6 +46,7 @@ def inspect_model(
 
     Raises:
         RecipeError: there is no such thing, or a shape or format makes no sense.
+        DataError: what a model's file becomes takes far more memory than the file gives reason for.
         BitwrightError: a recipe's data set cannot be read.
     """
     if not isinstance(model, str):
@@ -59,6 +61,8 @@ def inspect_model(
     formats: dict[str, Any] = {
         "weight": weight, "activation": activation, "input": input_format or "uint8",
     }  # fmt: skip
+    # Whoever says what size images have may have what the machine has.
+    is_strange = not is_by_name(model) and input_shape is None
     if not is_by_name(model):
         if not model.lower().endswith(MODEL_FILES):
             return _of_recipe(recipe_named(model, ".onnx file, file of a model, ", data))
@@ -69,7 +73,11 @@ def inspect_model(
     shape = known_shape(model, input_shape)
     with importable(Path.cwd()):
         policy = Policy.from_dict(formats)
-        return _built(model, lambda: build_for(model, classes, shape)[0], shape, policy)
+
+        def made() -> Inspection:
+            return _built(model, lambda: build_for(model, classes, shape)[0], shape, policy)
+
+        return bounded(made, Path(model), made=True) if is_strange else made()
 
 
 def _is_float(path: Path) -> bool:

@@ -85,7 +85,8 @@ def _check_memory(work: Workspace, pending: Sequence[str]) -> None:
         on_gpu = phase.device != "cpu" and (phase.device != "auto" or is_available())
         each = 2 if "16" in str(phase.precision) else 4
         images = 0 if on_gpu else phase.batch_size
-        check_memory(model, work.sample_shape, work.recipe.model.name, images, each)
+        spec = work.recipe.model
+        check_memory(model, work.sample_shape, spec.name, images, each, known=not spec.is_file)
 
 
 def check_task(work: Workspace) -> None:
