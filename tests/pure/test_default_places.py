@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from bitwright.base.errors import RunError
 from bitwright.base.places import claim, default_place, is_claimed
 from bitwright.cli.app import app
-from bitwright.cli.options import recipe_source
+from bitwright.cli.options import recipe_source, resolve
 from bitwright.pipeline.api import build_recipe
 from bitwright.pipeline.board_subject import find_subject
 
@@ -83,6 +83,18 @@ def test_a_place_of_somebody_else_is_not_gone_on_with_by_its_name(
         assert "runs/sounds" in str(error.value.hint)
     claim(Path("runs/sounds"))  # as who names it and goes on with it
     assert recipe_source("sounds")[0] == Path("runs/sounds/recipe.yaml")
+
+
+def test_the_recipe_of_that_name_is_not_touched_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder runs/digits that somebody else has made stands in nobody's way but in its own."""
+    monkeypatch.chdir(tmp_path)
+    Path("runs/digits").mkdir(parents=True)
+    Path("runs/digits/run.json").write_text('{"schema": 1, "bitwright": "0"}')
+    assert resolve("digits", tmp_path / "mine").run_dir == tmp_path / "mine"
+    with pytest.raises(RunError, match="you have not made it"):
+        resolve("digits")
 
 
 def test_a_mark_alone_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

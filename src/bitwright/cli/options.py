@@ -174,8 +174,8 @@ def recipe_source(name: str) -> tuple[str | Path, Path | None]:
         check_only_ours(name, "a recipe of Bitwright")
     place = Path(name).expanduser()
     if not place.is_dir():
-        called = run_called(name)
-        if called is None or is_recipe(name):
+        called = None if is_recipe(name) else run_called(name)
+        if called is None:
             return name, None
         place = called
     header = check_run_folder(place)
