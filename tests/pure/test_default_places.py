@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from bitwright.cli.options import recipe_source, resolve
 from bitwright.pipeline.api import build_recipe
 from bitwright.pipeline.board_subject import find_subject
 
+SOURCE = Path(__file__).resolve().parents[2] / "src"
 #: Verbs that have a place of their own, and it.
 VERBS = {
     "build digits": "runs",
@@ -95,6 +99,14 @@ def test_the_recipe_of_that_name_is_not_touched_by_it(
     assert resolve("digits", tmp_path / "mine").run_dir == tmp_path / "mine"
     with pytest.raises(RunError, match="you have not made it"):
         resolve("digits")
+
+
+def test_a_call_that_fails_leaves_no_folder(tmp_path: Path) -> None:
+    call = [sys.executable, "-c", "from bitwright.cli import main; main()", "bench", "nowhere"]
+    env = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_mark_alone_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,8 @@ _KIND = "places"
 _LETTERS = 32  # of a mark
 #: What this process has noted: all there is where the cache cannot be written.
 _HERE: set[str] = set()
+#: Folders that this process has made by claiming them.
+_MADE: list[Path] = []
 
 
 def default_place(place: Path, option: str) -> Path:
@@ -62,11 +64,23 @@ def claim(place: Path) -> None:
     """
     if is_claimed(place):
         return
+    if not place.is_dir():
+        _MADE.append(place.absolute())
     place.mkdir(parents=True, exist_ok=True)
     mark = secrets.token_hex(_LETTERS // 2)
     _HERE.add(_address(place, mark))
     Store().offer(_KIND, _address(place, mark), {})
     atomic_write(place / _MARK, mark)  # last: what is not noted has no mark
+
+
+def drop_empty() -> None:
+    """Take away the folders that this process has claimed and put nothing into."""
+    while _MADE:
+        place = _MADE.pop()
+        with suppress(OSError):
+            if [entry.name for entry in place.iterdir()] == [_MARK]:
+                (place / _MARK).unlink()
+                place.rmdir()
 
 
 def is_claimed(place: Path) -> bool:

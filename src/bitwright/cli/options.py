@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import re
 import shlex
@@ -105,12 +106,13 @@ _MOST = 1 << 16
 
 def out_place(out: Path | None, default: str) -> Path:
     """Where results go: what ``--out`` says, else a place here; errors as `default_place`."""
-    from bitwright.base.places import claim, default_place
+    from bitwright.base.places import claim, default_place, drop_empty
 
     if out is not None:
         return out
     place = default_place(Path(default), "--out")
     claim(place)
+    atexit.register(drop_empty)
     return place
 
 
