@@ -332,7 +332,8 @@ def test_a_run_is_set_beside_the_model(tmp_path: Path) -> None:
     assert made.tables()[-1].cells()[-1][:2] == ["total", "2"]
 
 
-def test_a_recipe_is_measured_here() -> None:
+def test_a_recipe_is_measured_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # no runs of somebody else
     ladder = 'train.float.low_precision={"policy": "muppet", "ladder": [8, "float32"]}'
     epochs = "train.float.epochs=60"
     done = RUNNER.invoke(
