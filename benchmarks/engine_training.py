@@ -16,12 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from bitwright.base.version import __version__
 from bitwright.engine import ENGINES, EngineConfig
@@ -31,6 +32,9 @@ from bitwright.low_precision.costs.network import LayerWork, Network
 from bitwright.models.factory import build_model
 from bitwright.quantize.spec import Product
 from bitwright.sim import MemoryModel
+
+if TYPE_CHECKING:
+    from tests.engine_training import Operands
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -56,45 +60,40 @@ def network_of(name: str, batch: int) -> Network:
     return count_network(build_model(name, 10, (32, 32, 3)), (3, 32, 32), batch, name)
 
 
+def operands(work: LayerWork, seed: int) -> Operands:
+    """Drawn operands of 8 bits of each product, and torch's result."""
+    sys.path.insert(0, str(ROOT))
+    from tests.engine_training import operands as drawn
+
+    return drawn(work, np.random.default_rng(seed), (8, 8))
+
+
+def by_shape(network: Network) -> list[list[LayerWork]]:
+    """Layers of one shape have the same programs."""
+    shapes: dict[tuple[object, ...], list[LayerWork]] = {}
+    for work in network.layers:
+        shapes.setdefault((*work.shape, work.products), []).append(work)
+    return list(shapes.values())
+
+
 def differences(work: LayerWork, config: EngineConfig, images: int) -> tuple[int, int]:
     """Values of the three products in 8 bits by the emulator, and how many are not torch's."""
-    rng = np.random.default_rng(0)
-    x, w, g = (
-        rng.integers(-128, 128, shape)
-        for shape in ((images, *work.input[1:]), work.weight, (images, *work.output[1:]))
-    )
-    one = LayerWork(
-        work.layer, work.kind, x.shape, w.shape, g.shape, work.stride, work.padding, work.dilation,
-        work.groups,
-    )  # fmt: skip
-    image, weight = (torch.tensor(a).double().requires_grad_() for a in (x, w))
-    y = functional.conv2d(
-        image, weight, None, work.stride, work.padding, work.dilation, work.groups
-    )
-    y.backward(torch.tensor(g).double())
-    assert image.grad is not None and weight.grad is not None
+    one = replace(work, input=(images, *work.input[1:]), output=(images, *work.output[1:]))
     compared = wrong = 0
-    for product, left, right, want in (
-        (Product.FORWARD, x, w, y.detach()),
-        (Product.GRAD_INPUT, g, w, image.grad),
-        (Product.GRAD_WEIGHT, x, g, weight.grad),
-    ):
+    for product, (left, right, want) in operands(one, 0).items():
         if product.value in work.products:
             got = multiply(one, product, left, right, config)
             compared += got.size
-            wrong += int((got != want.numpy().astype(np.int64)).sum())
+            wrong += int((got != want).sum())
     return compared, wrong
 
 
 def measure(name: str, engine: str, batch: int, images: int) -> dict[str, Any]:
     config, network = ENGINES[engine], network_of(name, batch)
-    shapes: dict[tuple[object, ...], list[LayerWork]] = {}
-    for work in network.layers:
-        shapes.setdefault((*work.shape, work.products), []).append(work)
     totals: dict[str, Any] = {}
     layers: list[dict[str, Any]] = []
     compared = wrong = 0
-    for same in shapes.values():
+    for same in by_shape(network):
         work = same[0]
         row: dict[str, Any] = {"layer": work.layer, "times": len(same)}
         for given in work.products:

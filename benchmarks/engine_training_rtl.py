@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from engine_training import network_of
+from engine_training import by_shape, network_of, operands
 from numpy.typing import NDArray
 from results import command, keep, kept, machine, table
-from torch.nn import functional
 
 from bitwright.engine import ENGINES, EngineConfig
 from bitwright.engine.cost import fitting_dsps
@@ -40,24 +38,6 @@ NAME = "engine_training_rtl"
 MEMORY = MemoryModel(latency=20, beats_per_cycle=0.45)  # as `benchmarks/engine.py` has it
 DSPS = 156
 Levels = NDArray[Any]
-
-
-def operands(work: LayerWork, seed: int) -> dict[Product, tuple[Levels, Levels, Levels]]:
-    """Both operands of each product, and torch's result."""
-    rng = np.random.default_rng(seed)
-    x, w, g = (rng.integers(-128, 128, shape) for shape in (work.input, work.weight, work.output))
-    image, weight = (torch.tensor(a).double().requires_grad_() for a in (x, w))
-    y = functional.conv2d(
-        image, weight, None, work.stride, work.padding, work.dilation, work.groups
-    )
-    y.backward(torch.tensor(g).double())
-    assert image.grad is not None and weight.grad is not None
-    found = [t.detach().numpy().astype(np.int64) for t in (y, image.grad, weight.grad)]
-    return {
-        Product.FORWARD: (x, w, found[0]),
-        Product.GRAD_INPUT: (g, w, found[1]),
-        Product.GRAD_WEIGHT: (x, g, found[2]),
-    }
 
 
 def rounded(sums: Levels, shift: int) -> Levels:
@@ -107,14 +87,11 @@ def shift_of(work: LayerWork, product: Product) -> int:
 
 def measure(figures: dict[str, Any], name: str, engine: str, batch: int) -> None:
     config, network = ENGINES[engine], network_of(name, batch)
-    shapes: dict[tuple[object, ...], list[LayerWork]] = {}
-    for work in network.layers:
-        shapes.setdefault((*work.shape, work.products), []).append(work)
     rows = figures.setdefault("rows", {})
     with tempfile.TemporaryDirectory() as folder:
         emit_engine(config, Path(folder) / "rtl", dsps=fitting_dsps(config, DSPS))
         simulator = Simulator.build(Path(folder) / "rtl")
-        for same in shapes.values():
+        for same in by_shape(network):
             for given in same[0].products:
                 product = Product(given)
                 shifts: list[int | None] = [None]

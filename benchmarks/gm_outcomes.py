@@ -13,20 +13,18 @@ not what GM brings. Runs in docs/results/gm_outcomes.json are kept; an interrupt
 from __future__ import annotations
 
 import argparse
-import json
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
+from gm import trained
 from results import command, keep, kept, machine, table
 
 from bitwright.data import load_dataset
 from bitwright.data.dataset import DataSplits
 from bitwright.models import build_model
-from bitwright.train import TrainConfig, fit
+from bitwright.train import TrainConfig
 
 NAME = "gm_outcomes"
 MUPPET = {"resolution": 2, "patience": 2}
@@ -148,16 +146,11 @@ def run(data: DataSplits, name: str, seed: int, epochs: int) -> dict[str, Any]:
         epochs=epochs, batch_size=50, lr=0.1, optimizer="sgd", momentum=0.9, threads=1, keep="last",
         seed=seed, low_precision=low,
     )  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        done = fit(model, data, config, run_dir=Path(folder))
-        lines = (Path(folder) / "precision.jsonl").read_text().splitlines()
-    log = [json.loads(line) for line in lines]
-    return {
-        "accuracy": round(done.validation_accuracy, 4),
-        "seconds": [entry["device_seconds"] for entry in log],
-        "losses": [entry.train_loss for entry in done.history],
-        "levels": list(dict.fromkeys(entry["level"] for entry in log)),
-    }
+    return trained(model, data, config)
+
+
+def levels_of(one: dict[str, Any]) -> str:
+    return ", ".join(dict.fromkeys(one["levels"]))
 
 
 def page(found: dict[str, Any]) -> str:
@@ -178,7 +171,7 @@ def page(found: dict[str, Any]) -> str:
     rows = (
         (
             name, seed, str(len(one["seconds"])), f"{1e3 * sum(one['seconds']):.1f}",
-            f"{min(one['losses']):.4f}", str(one["accuracy"]), ", ".join(one["levels"]),
+            f"{min(one['losses']):.4f}", str(one["accuracy"]), levels_of(one),
         )
         for seed, runs in found["runs"].items()
         for name, one in runs.items()
@@ -205,7 +198,13 @@ def main() -> None:
         for name in ("muppet", *SETTINGS):
             if name not in runs:
                 runs[name] = run(data, name, seed, wanted.epochs)
-                print(seed, name, runs[name]["accuracy"], runs[name]["levels"], flush=True)
+                print(
+                    seed,
+                    name,
+                    runs[name]["accuracy"],
+                    list(dict.fromkeys(runs[name]["levels"])),
+                    flush=True,
+                )
                 typed = command({str(wanted.data): "FOLDER"})
                 keep(NAME, found | {"command": typed, "machine": machine("torch")}, page)
 

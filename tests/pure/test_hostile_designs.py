@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from tests.pure.test_board_protocol import ToyBoard, describe, session
 
-from bitwright.base import made
+from bitwright.base import noted
 from bitwright.base.errors import (
     BitwrightError,
     DataError,
@@ -56,12 +56,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     """A user of its own for each test."""
     _other_user(monkeypatch, tmp_path / "cache")
     yield
-    made._HERE.clear()
+    noted._HERE.clear()
 
 
 def _other_user(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setenv("BITWRIGHT_CACHE", str(cache))
-    made._HERE.clear()
+    noted._HERE.clear()
 
 
 def _graph(side: int = 2, grown: int = 1) -> Graph:
@@ -89,7 +89,7 @@ def _make(text: str) -> Any:
 def test_a_step_that_this_user_has_made_is_not_made_again(tmp_path: Path) -> None:
     design = _design(tmp_path / "d")
     place = design.step("map", FACTS, _make("ours"))
-    made._HERE.clear()  # another process of the same user
+    noted._HERE.clear()  # another process of the same user
     assert design.step("map", FACTS, _make("again")) == place == design.done("map", FACTS)
     assert (place / "rtl" / "top.sv").read_text() == "ours"
     assert design.done("map", {"a": 2}) is None and design.done("simulate", FACTS) is None
@@ -137,7 +137,7 @@ def test_a_step_without_a_cache_that_can_be_written(
     design = _design(tmp_path / "d")
     design.step("map", FACTS, _make("ours"))
     assert design.done("map", FACTS) is not None
-    made._HERE.clear()  # the next process cannot know
+    noted._HERE.clear()  # the next process cannot know
     assert design.done("map", FACTS) is None
 
 

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from bitwright.base import made
+from bitwright.base import made, noted
 from bitwright.base.errors import RecipeError, RunError
 from bitwright.base.progress import no_progress
 from bitwright.cli.entry import EXIT_BUG, run
@@ -95,7 +95,7 @@ def test_what_is_run_counts_only_if_the_user_made_it(
     record["artefacts"] = hash_files(step)
     (step / "step.json").write_text(json.dumps(record))
     monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path / "user"))
-    monkeypatch.setattr(made, "_HERE", set())
+    monkeypatch.setattr(noted, "_HERE", set())
     folder, reuse = (tmp_path / "b", tmp_path) if reused else (tmp_path / "a", None)
     assert not _run(folder, reuse).was_done
     assert "$system" not in (folder / "01-map" / "rtl" / "top.sv").read_text()

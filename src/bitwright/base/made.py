@@ -2,7 +2,7 @@
 """Which folders of results this user has made: noted in the user's cache, by their content.
 
 A folder that came from elsewhere can say anything of itself, a hash of all that it depends on
-included. What it cannot do is lie in the cache: an entry there is the user's own (`base.store`).
+included. What it cannot do is lie in the cache: an entry there is the user's own (`base.noted`).
 Who gets a folder from somebody else, or has emptied the cache, makes the results again.
 """
 
@@ -13,13 +13,12 @@ from pathlib import Path
 from bitwright.base.errors import RunError
 from bitwright.base.files import sha256_file
 from bitwright.base.folders import entries_below
-from bitwright.base.store import Store, content_key
+from bitwright.base.noted import is_noted, note
+from bitwright.base.store import content_key
 
 _KIND = "made"
 _MOST_FILES = 100_000
 Sizes = dict[str, int]
-#: What this process has noted: all there is where the cache cannot be written.
-_HERE: set[str] = set()
 
 
 def remember(folder: Path, key: str) -> None:
@@ -33,8 +32,7 @@ def remember(folder: Path, key: str) -> None:
         hashes = _hashes(folder, sizes)
         # Made twice, a folder may differ in the times that it tells: each is the user's own.
         for place in (content_key(key, sizes), content_key(key, hashes)):
-            _HERE.add(place)
-            Store().offer(_KIND, place, {})
+            note(_KIND, place)
 
 
 def is_own(folder: Path, key: str) -> bool:
@@ -46,13 +44,11 @@ def is_own(folder: Path, key: str) -> bool:
     if sizes is None:
         return False
     try:
-        return _noted(content_key(key, sizes)) and _noted(content_key(key, _hashes(folder, sizes)))
+        return is_noted(_KIND, content_key(key, sizes)) and is_noted(
+            _KIND, content_key(key, _hashes(folder, sizes))
+        )
     except OSError:
         return False
-
-
-def _noted(place: str) -> bool:
-    return place in _HERE or Store().find(_KIND, place) is not None
 
 
 def _sizes(folder: Path) -> Sizes | None:

@@ -5,7 +5,7 @@ user's own.
 Who stands in the folder of a stranger and says ``bitwright build digits`` does not say that he
 trusts the ``runs/digits`` that lies there, nor that he wants to write where it leads. So such a
 place has no link on the way to it, and what is in it counts only if this user has made it there:
-its mark, a number that was drawn when it was made, is noted in the user's cache (`base.store`)
+its mark, a number that was drawn when it was made, is noted in the user's cache (`base.noted`)
 together with where it lies. Whoever has moved a folder, got it from somebody else, or emptied the
 cache, names it.
 """
@@ -18,13 +18,12 @@ from pathlib import Path
 
 from bitwright.base.errors import RunError
 from bitwright.base.files import atomic_write, regular_bytes
-from bitwright.base.store import Store, content_key
+from bitwright.base.noted import is_noted, note
+from bitwright.base.store import content_key
 
 _MARK = ".owner"
 _KIND = "places"
 _LETTERS = 32  # of a mark
-#: What this process has noted: all there is where the cache cannot be written.
-_HERE: set[str] = set()
 #: Folders that this process has made by claiming them.
 _MADE: list[Path] = []
 
@@ -68,8 +67,7 @@ def claim(place: Path) -> None:
         _MADE.append(place.absolute())
     place.mkdir(parents=True, exist_ok=True)
     mark = secrets.token_hex(_LETTERS // 2)
-    _HERE.add(_address(place, mark))
-    Store().offer(_KIND, _address(place, mark), {})
+    note(_KIND, _address(place, mark))
     atomic_write(place / _MARK, mark)  # last: what is not noted has no mark
 
 
@@ -88,8 +86,7 @@ def is_claimed(place: Path) -> bool:
     mark = ""
     with suppress(OSError, ValueError):
         mark = regular_bytes(place / _MARK, _LETTERS).decode()
-    address = _address(place, mark)
-    return bool(mark) and (address in _HERE or Store().find(_KIND, address) is not None)
+    return bool(mark) and is_noted(_KIND, _address(place, mark))
 
 
 def _address(place: Path, mark: str) -> str:
