@@ -53,17 +53,21 @@ class Detections:
         return len(self.boxes)
 
 
-def decode(output: ArrayLike, anchors: Sequence[tuple[float, float]] = ANCHORS) -> Detections:
+def decode(
+    output: ArrayLike, anchors: Sequence[tuple[float, float]] = ANCHORS, reach: float = 1.0
+) -> Detections:
     """The most confident box of each image.
 
     With t the five numbers of an anchor at column cx and row cy of a grid of W x H:
     ``x = (sigmoid(t0) + cx) / W``, ``y = (sigmoid(t1) + cy) / H``, ``w = exp(t2) * aw / W``,
     ``h = exp(t3) * ah / H``, ``confidence = sigmoid(t4)``. Of equal confidences the first counts,
-    anchor by anchor, row by row.
+    anchor by anchor, row by row. With another ``reach`` than 1 the sigmoids of x and y are replaced
+    by ``(sigmoid(t) - 0.5) * reach + 0.5``, so that the centre may lie in a neighbouring cell.
 
     Args:
         output: (N, 5 * anchors, H, W), raw numbers of the last convolution.
         anchors: (width, height) in output pixels.
+        reach: side of the square around a cell's middle in which centres may lie, in cells.
 
     Raises:
         DataError: the output has another shape or holds NaN.
@@ -74,7 +78,8 @@ def decode(output: ArrayLike, anchors: Sequence[tuple[float, float]] = ANCHORS) 
     anchor, row, column = np.unravel_index(best, (len(anchors), height, width))
     t = fields[np.arange(count), anchor, :, row, column]
     sizes = np.asarray(anchors, dtype=np.float64)[anchor]
-    boxes = _corners(t[:, :4], sizes, np.stack([column, row], axis=1), (width, height))
+    cells = np.stack([column, row], axis=1)
+    boxes = _corners(t[:, :4], sizes, cells, (width, height), reach)
     return Detections(boxes, _sigmoid(t[:, 4]), anchor, row, column)
 
 
@@ -93,7 +98,10 @@ class Candidates:
 
 
 def decode_all(
-    output: ArrayLike, anchors: Sequence[tuple[float, float]] = ANCHORS, classes: int = 0
+    output: ArrayLike,
+    anchors: Sequence[tuple[float, float]] = ANCHORS,
+    classes: int = 0,
+    reach: float = 1.0,
 ) -> Candidates:
     """Boxes and scores of every anchor and cell, as `decode` computes them; scores of classes go
     through a softmax (Redmon and Farhadi 2017, section 2).
@@ -102,6 +110,7 @@ def decode_all(
         output: (N, (5 + classes) * anchors, H, W), raw numbers of the last convolution.
         anchors: (width, height) in output pixels.
         classes: scores of classes behind the five numbers of each anchor.
+        reach: as in `decode`.
 
     Raises:
         DataError: the output has another shape or holds NaN.
@@ -111,7 +120,8 @@ def decode_all(
     flat = fields.transpose(0, 1, 3, 4, 2).reshape(count, -1, fields.shape[2])
     anchor, row, column = np.indices((len(anchors), height, width)).reshape(3, -1)
     sizes = np.asarray(anchors, dtype=np.float64)[anchor]
-    boxes = _corners(flat[..., :4], sizes, np.stack([column, row], axis=1), (width, height))
+    cells = np.stack([column, row], axis=1)
+    boxes = _corners(flat[..., :4], sizes, cells, (width, height), reach)
     scores = _sigmoid(flat[..., 4:5])
     if classes:
         raw = flat[..., BOX_OUTPUTS:]
@@ -136,9 +146,14 @@ def _fields(output: ArrayLike, anchors: Sequence[tuple[float, float]], classes: 
     return raw.reshape(count, len(anchors), each, height, width)
 
 
-def _corners(t: Floats, sizes: Floats, cells: NDArray[np.int64], grid: tuple[int, int]) -> Floats:
+def _corners(
+    t: Floats, sizes: Floats, cells: NDArray[np.int64], grid: tuple[int, int], reach: float
+) -> Floats:
     """Boxes (..., 4) of raw numbers (..., 4), anchors and cells (..., 2), in a grid (W, H)."""
-    centre = (_sigmoid(t[..., :2]) + cells) / grid
+    place = _sigmoid(t[..., :2])
+    if reach != 1:  # so that published boxes keep every bit
+        place = (place - 0.5) * reach + 0.5
+    centre = (place + cells) / grid
     half = np.exp(np.minimum(t[..., 2:4], _LARGEST)) * sizes / grid / 2
     return np.concatenate([centre - half, centre + half], axis=-1)
 

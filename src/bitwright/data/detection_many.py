@@ -35,35 +35,83 @@ class Found:
     def __len__(self) -> int:
         return len(self.boxes)
 
+    def inside(self) -> Found:
+        """The same, cut to the image."""
+        return Found(self.boxes.clip(0, 1), self.scores, self.classes)
+
     def above(self, score: float) -> Found:
         """Those with a higher score."""
         kept = self.scores > score
         return Found(self.boxes[kept], self.scores[kept], self.classes[kept])
 
 
-def suppress(candidates: Candidates, *, score: float, overlap: float) -> tuple[Found, ...]:
+def most_confident(candidates: Candidates, *, merge: float | None = None) -> tuple[Found, ...]:
+    """The box with the highest score of each image, in the most likely of its classes; of equal
+    scores the first counts.
+
+    Args:
+        merge: if given, what is found is the mean of all boxes of the same class that overlap that
+            one by at least so much, weighted by their scores (weighted boxes fusion, Solovyev et
+            al. 2021): their errors differ, those of their mean are smaller.
+    """
+    found = []
+    for boxes, scores in zip(candidates.boxes, candidates.scores, strict=True):
+        classes, best = scores.argmax(axis=1), scores.max(axis=1)
+        one = int(best.argmax())
+        box = boxes[one]
+        if merge is not None:
+            same = (iou(boxes, box) >= merge) & (classes == classes[one])
+            box = _mean_box(boxes, best, same, box)
+        found.append(Found(box[None], best[one : one + 1], classes[one : one + 1]))
+    return tuple(found)
+
+
+def _mean_box(boxes: Floats, scores: Floats, members: NDArray[np.bool_], alone: Floats) -> Floats:
+    """Mean of the member boxes by score; ``alone`` if nobody has any."""
+    weights = np.where(members, scores, 0.0)
+    total = weights.sum()
+    mean: Floats = weights @ boxes / total if total > 0 else alone
+    return mean
+
+
+def suppress(
+    candidates: Candidates, *, score: float, overlap: float, merge: float | None = None
+) -> tuple[Found, ...]:
     """For each image the boxes that are kept: those with a higher score than ``score``, each in the
     most likely of its classes, without those that overlap a more confident one of the same class by
     more than ``overlap`` (greedy non-maximum suppression). Of equal scores the first counts.
+
+    Args:
+        merge: if given, a box that is kept becomes a mean as in `most_confident`.
     """
     return tuple(
-        _suppressed(boxes, scores, score, overlap)
+        _suppressed(boxes, scores, score, overlap, merge)
         for boxes, scores in zip(candidates.boxes, candidates.scores, strict=True)
     )
 
 
-def _suppressed(boxes: Floats, scores: Floats, score: float, overlap: float) -> Found:
+def _suppressed(
+    boxes: Floats, scores: Floats, score: float, overlap: float, merge: float | None
+) -> Found:
     classes, best = scores.argmax(axis=1), scores.max(axis=1)
     order = np.argsort(-best, kind="stable")
     order = order[best[order] > score][:_MOST]
     boxes, best, classes = boxes[order], best[order], classes[order]
     shared = iou(boxes[:, None], boxes[None]) if len(boxes) else np.zeros((0, 0))
-    hides = (shared > overlap) & (classes[:, None] == classes[None])
+    alike = classes[:, None] == classes[None]
+    hides = (shared > overlap) & alike
     kept = np.ones(len(boxes), dtype=bool)
     for place in range(len(boxes)):
         if kept[place]:
             kept[place + 1 :] &= ~hides[place, place + 1 :]
-    return Found(boxes[kept], best[kept], classes[kept])
+    chosen = boxes[kept]
+    if merge is not None:
+        members = ((shared >= merge) & alike)[kept]
+        chosen = np.array(
+            [_mean_box(boxes, best, *pair) for pair in zip(members, chosen, strict=True)]
+        )
+        chosen = chosen.reshape(-1, 4)
+    return Found(chosen, best[kept], classes[kept])
 
 
 def match(found: Found, truth: Floats, *, least: float = 0.0) -> tuple[NDArray[np.int64], Floats]:

@@ -19,10 +19,9 @@ from bitwright.data.detection_boxes import (
     ANCHORS,
     BOX_OUTPUTS,
     Floats,
-    decode,
     decode_all,
 )
-from bitwright.data.detection_many import Found, choose_anchors, suppress
+from bitwright.data.detection_many import Found, choose_anchors, most_confident, suppress
 from bitwright.data.labels import UNKNOWN, BoxLabels
 from bitwright.models.output import Output
 from bitwright.tasks.base import LossSettings, Shown, SoftSettings, Task
@@ -35,6 +34,7 @@ from bitwright.tasks.region_loss import AVERAGED, SUMMED, VARIANTS, RegionLoss
 ONE, SEVERAL = "one", "several"
 _LARGEST = 1e4  # of raw outputs: what training that diverges gives is the loss's to name
 _MOST_ANCHORS = 64
+_LARGEST_REACH = 16
 _LEAST_SCORE = 0.01  # of boxes that average precision looks at
 #: How much cells count in which the teacher sees nothing, beside those where it is sure.
 _DOUBT = 0.02
@@ -47,7 +47,7 @@ class Detection(Task):
     Args:
         anchors: width and height of each, in cells of the grid; by default SkyNet's. A number: so
             many are chosen from the training boxes (`data.detection_many.choose_anchors`).
-        variant: of the loss, ``averaged``, ``summed`` or ``overlap``; see
+        variant: of the loss, ``averaged``, ``summed``, ``overlap`` or ``ranked``; see
             `tasks.region_loss.RegionLoss`.
         objects: ``one``: the most confident box of an image is what was found, as SkyNet does;
             ``several``: all boxes above ``confidence`` that no better one hides.
@@ -55,6 +55,10 @@ class Detection(Task):
         confidence: least score of a box that counts as found, of several.
         overlap: of two boxes of a class that overlap more (intersection over union) the better
             one is kept, of several.
+        reach: side of the square around a cell's middle, in cells, in which the centres of its
+            boxes may lie; above 1 the cells around a true box's centre learn the box, too.
+        merge: a box that is found is the mean, by score, of all boxes of its class that overlap it
+            by at least so much; None: as one cell gives it.
     """
 
     name = "detection"
@@ -68,6 +72,8 @@ class Detection(Task):
         classes: bool = False,
         confidence: float = 0.3,
         overlap: float = 0.45,
+        reach: float = 1.0,
+        merge: float | None = None,
     ) -> None:
         self._count, self._cells = _checked_anchors(anchors)
         for value, known, what in (
@@ -78,13 +84,21 @@ class Detection(Task):
             if value not in known:
                 hint = ", ".join(map(str, known)).lower()
                 raise RecipeError(f"unknown {what} {value!r}", where="task.options", hint=hint)
-        for share, what in ((confidence, "confidence"), (overlap, "overlap")):
+        shares = [(confidence, "confidence"), (overlap, "overlap")]
+        for share, what in shares if merge is None else [*shares, (merge, "merge")]:
             if not (isinstance(share, int | float) and 0 < share < 1):
                 raise RecipeError(
                     f"{what} is {share!r}", where="task.options", hint="between 0 and 1"
                 )
+        if not (isinstance(reach, int | float) and 1 <= reach <= _LARGEST_REACH):
+            raise RecipeError(
+                f"reach is {reach!r}",
+                where="task.options",
+                hint=f"in cells of the output, from 1 to {_LARGEST_REACH}",
+            )
         self._variant, self._several = variant, objects == SEVERAL
         self._confidence, self._overlap = confidence, overlap
+        self._reach, self._merge = float(reach), merge
         self._with_classes, self._classes = classes, 0
         self._shares: Floats | None = None
         self.metrics = self._metrics()
@@ -123,7 +137,12 @@ class Detection(Task):
         else:
             return {}
         words = ", ".join(f"{width:.4g} x {height:.4g}" for width, height in pairs)
-        return {"anchors": f"{words} (width x height, {unit})"}
+        found = {"anchors": f"{words} (width x height, {unit})"}
+        if self._reach != 1:
+            found["reach"] = f"{self._reach:g} cells (of a box's centre around its cell's middle)"
+        if self._merge is not None:
+            found["merge"] = f"boxes that overlap the one found by {self._merge:g}, by score"
+        return found
 
     def anchors_of(self, grid: Sequence[int]) -> tuple[tuple[float, float], ...]:
         """(width, height) of the anchors in cells of a grid (H, W).
@@ -160,7 +179,7 @@ class Detection(Task):
         del how
         self._check_fitted()
         anchors = self.anchors_of(outputs.shape[2:])
-        region = RegionLoss(anchors, self._variant, classes=self._classes)
+        region = RegionLoss(anchors, self._variant, classes=self._classes, reach=self._reach)
         found = region(outputs, labels)
         return found / len(outputs) if self._variant == SUMMED else found
 
@@ -177,6 +196,7 @@ class Detection(Task):
         trust = sure + _DOUBT
         trust = trust / trust.sum()
         places = (own[:, :, :2].sigmoid() - taught[:, :, :2].sigmoid()).square().sum(dim=2)
+        places = places * self._reach**2  # in cells
         sizes = (own[:, :, 2:4] - taught[:, :, 2:4]).square().sum(dim=2)
         confidence = (own[:, :, 4].sigmoid() - sure).square()
         loss = ((places + sizes) * trust).sum()
@@ -204,26 +224,19 @@ class Detection(Task):
         return torch.from_numpy(rows).to(outputs.device)
 
     def found(self, outputs: Tensor) -> tuple[Found, ...]:
-        """The boxes of each image: the most confident one, or of several all that may count."""
+        """The boxes of each image, cut to it: the most confident one, or of several all that may
+        count.
+        """
         self._check_fitted()
         raw = outputs.detach().double().nan_to_num(0.0, _LARGEST, -_LARGEST).cpu().numpy()
         anchors = self.anchors_of(raw.shape[2:])
-        if self._several:
-            proposed = decode_all(raw, anchors, self._classes)
-            return suppress(proposed, score=_LEAST_SCORE, overlap=self._overlap)
-        if not self._classes:
-            one = decode(raw, anchors)
-            kind = np.zeros(1, dtype=np.int64)
-            pairs = zip(one.boxes, one.confidence, strict=True)
-            return tuple(Found(box[None], np.array([score]), kind) for box, score in pairs)
-        proposed = decode_all(raw, anchors, self._classes)
-        best = proposed.scores.max(axis=2).argmax(axis=1)
-        rows = np.arange(len(raw))
-        boxes, scores = proposed.boxes[rows, best], proposed.scores[rows, best]
-        return tuple(
-            Found(box[None], score.max(keepdims=True), score.argmax(keepdims=True))
-            for box, score in zip(boxes, scores, strict=True)
+        proposed = decode_all(raw, anchors, self._classes, self._reach)
+        found = (
+            suppress(proposed, score=_LEAST_SCORE, overlap=self._overlap, merge=self._merge)
+            if self._several
+            else most_confident(proposed, merge=self._merge)
         )
+        return tuple(each.inside() for each in found)
 
     def say(self, label: NDArray[Any], data: Dataset) -> str:
         height, width = data.image_shape[:2]

@@ -17,8 +17,8 @@ from bitwright.base.errors import DataError, ModelError
 from bitwright.data.detection_boxes import ANCHORS, BOX_OUTPUTS
 from bitwright.data.labels import BOX_FIELDS, UNKNOWN
 
-SUMMED, AVERAGED, OVERLAP = "summed", "averaged", "overlap"
-VARIANTS = (SUMMED, AVERAGED, OVERLAP)
+SUMMED, AVERAGED, OVERLAP, RANKED = "summed", "averaged", "overlap", "ranked"
+VARIANTS = (SUMMED, AVERAGED, OVERLAP, RANKED)
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,21 @@ class RegionLoss:
       (weighted by ``object_scale``) and over the others, apart; so are cross entropies.
     * ``overlap``: as ``averaged``, and the mean over assigned cells of one minus the complete
       intersection over union (`complete_iou`), so that what is measured is trained, too.
+    * ``ranked``: as ``overlap``, but confidences say how good boxes are: the target is a box's own
+      overlap with the true box that it covers best, in assigned cells and wherever that is more
+      than ``fair``, and zero elsewhere; both kinds are averaged apart.
+
+    With a ``reach`` of more than one cell, other cells whose middle lies within half of it from the
+    centre of a true box, along either axis, and inside of the box are assigned, too, with the same
+    anchor; of several true boxes the one with the nearest centre counts there.
 
     If two true boxes fall on the same cell and anchor the later one counts, as published.
 
     Attributes:
         anchors: (width, height) in cells of the output.
         classes: how many scores of classes each anchor has.
+        reach: side of the square around a cell's middle in which centres of its boxes may lie, in
+            cells.
     """
 
     anchors: tuple[tuple[float, float], ...] = ANCHORS
@@ -56,6 +65,8 @@ class RegionLoss:
     coordinate_scale: float = 1.0
     class_scale: float = 1.0
     classes: int = 0
+    fair: float = 0.3
+    reach: float = 1.0
 
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
@@ -82,12 +93,15 @@ class RegionLoss:
         anchors = output.new_tensor(self.anchors)
         there = labels[:, :, 0] != UNKNOWN
         grid = _grid_boxes(labels.to(output)[:, :, 1:], there, output.shape[2:])
-        boxes = _decode(fields, anchors)
+        boxes = _decode(fields, anchors, self.reach)
         overlap = _iou(boxes.flatten(1, 3)[:, :, None], grid[:, None])
-        covered = torch.where(there[:, None], overlap, 0.0).amax(dim=2)
-        ignored = covered.view(boxes.shape[:4]) > self.ignore
+        covered = torch.where(there[:, None], overlap, 0.0).amax(dim=2).view(boxes.shape[:4])
+        ignored = covered > self.ignore
         # Cells of true boxes: image, anchor, row, column, and which box.
         owners, chosen = _owners(grid, there, anchors, output.shape[2:])
+        if self.reach > 1:
+            around = (owners, chosen), grid, self.reach / 2, covered.shape
+            owners, chosen = _with_neighbours(*around)
         image, anchor, row, column = owners
         true = grid[image, chosen]
         assigned = torch.zeros_like(ignored)
@@ -97,7 +111,8 @@ class RegionLoss:
         wanted = torch.cat(
             [true[:, :2] - torch.stack([column, row], 1), (true[:, 2:] / anchors[anchor]).log()], 1
         )
-        found = torch.cat([own[:, :2].sigmoid(), own[:, 2:4]], dim=1)
+        place = _places(own[:, :2], self.reach)
+        found = torch.cat([place, own[:, 2:4]], dim=1)
         coordinates = (found - wanted).square().sum(dim=1)
         empties = conf[~assigned & ~ignored].square()
         classed = self._cross_entropy(own, labels[image, chosen, 0])
@@ -109,14 +124,18 @@ class RegionLoss:
             return errors / 2 + self.class_scale * classed.sum()
         weight = 2 - true[:, 2:].prod(dim=1) / (output.shape[2] * output.shape[3])
         boxes_off = _mean(coordinates * weight)
-        if self.variant == OVERLAP:
+        if self.variant in (OVERLAP, RANKED):
             cell = torch.stack([column, row], dim=1)
             size = own[:, 2:4].clamp(max=_LARGEST).exp() * anchors[anchor]
-            placed = torch.cat([own[:, :2].sigmoid() + cell, size], dim=1)
+            placed = torch.cat([place + cell, size], dim=1)
             boxes_off = boxes_off + _mean(1 - complete_iou(placed, true))
+        objects = (conf[owners] - 1).square()
+        if self.variant == RANKED:
+            good = assigned | (covered > self.fair)
+            objects, empties = (conf - covered)[good].square(), conf[~good].square()
         return (
             self.coordinate_scale * boxes_off
-            + self.object_scale * _mean((conf[owners] - 1).square())
+            + self.object_scale * _mean(objects)
             + self.empty_scale * _mean(empties)
             + self.class_scale * _mean(classed)
         )
@@ -164,7 +183,7 @@ def _packed(truth: Sequence[Tensor]) -> Tensor:
     return labels
 
 
-def _decode(fields: Tensor, anchors: Tensor) -> Tensor:
+def _decode(fields: Tensor, anchors: Tensor, reach: float) -> Tensor:
     """(N, A, H, W, 4): centre, width and height in cells, without a gradient."""
     raw = fields.detach()
     columns = torch.arange(raw.shape[4], dtype=raw.dtype, device=raw.device)
@@ -172,13 +191,19 @@ def _decode(fields: Tensor, anchors: Tensor) -> Tensor:
     sizes = anchors[None, :, :, None, None]
     return torch.stack(
         [
-            raw[:, :, 0].sigmoid() + columns,
-            raw[:, :, 1].sigmoid() + rows,
-            raw[:, :, 2].exp() * sizes[:, :, 0],
-            raw[:, :, 3].exp() * sizes[:, :, 1],
+            _places(raw[:, :, 0], reach) + columns,
+            _places(raw[:, :, 1], reach) + rows,
+            raw[:, :, 2].clamp(max=_LARGEST).exp() * sizes[:, :, 0],
+            raw[:, :, 3].clamp(max=_LARGEST).exp() * sizes[:, :, 1],
         ],
         dim=-1,
     )
+
+
+def _places(raw: Tensor, reach: float) -> Tensor:
+    """Where the centre lies, in cells from the cell's corner."""
+    place = raw.sigmoid()
+    return place if reach == 1 else (place - 0.5) * reach + 0.5
 
 
 def _grid_boxes(corners: Tensor, there: Tensor, size: torch.Size) -> Tensor:
@@ -221,6 +246,33 @@ def _owners(
     last = last.scatter_reduce(0, place, order, "amax")
     kept = last[place] == order
     return (images[kept], anchor[kept], row[kept], column[kept]), numbers[kept]
+
+
+def _with_neighbours(
+    owned: tuple[_Cells, Tensor], grid: Tensor, half: float, shape: torch.Size
+) -> tuple[_Cells, Tensor]:
+    """The cells that `_owners` gives, and those around, inside of their boxes, whose middle is not
+    more than ``half`` a side from the centre, as `_owners` gives them; ``shape`` is (N, A, H, W).
+    """
+    (image, anchor, row, column), chosen = owned
+    box = grid[image, chosen]
+    count, (height, width) = shape.numel(), shape[2:]
+    across = (torch.arange(width).to(box) + 0.5 - box[:, :1]).abs()[:, None]
+    down = (torch.arange(height).to(box) + 0.5 - box[:, 1:2]).abs()[:, :, None]
+    near = torch.maximum(down, across)
+    inside = (across < box[:, 2, None, None] / 2) & (down < box[:, 3, None, None] / 2)
+    near = near.masked_fill(~inside | (near > half), torch.inf)
+    near[torch.arange(len(box)), row, column] = -1.0  # what is assigned stays
+    number, down_to, across_to = (near < torch.inf).nonzero(as_tuple=True)
+    order = near[number, down_to, across_to].argsort(stable=True)
+    number, down_to, across_to = number[order], down_to[order], across_to[order]
+    place = ((image[number] * shape[1] + anchor[number]) * height + down_to) * width + across_to
+    rank = torch.arange(len(place), device=grid.device)
+    first = torch.full((count,), len(place), device=grid.device)
+    kept = first.scatter_reduce(0, place, rank, "amin")[place] == rank
+    number = number[kept]
+    cells = (image[number], anchor[number], down_to[kept], across_to[kept])
+    return cells, chosen[number]
 
 
 def _iou(first: Tensor, second: Tensor) -> Tensor:
