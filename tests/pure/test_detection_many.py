@@ -22,6 +22,7 @@ from bitwright.data.detection_many import (
     average_precision,
     choose_anchors,
     match,
+    most_confident,
     suppress,
 )
 
@@ -39,6 +40,44 @@ def test_the_best_of_all_boxes_is_the_one_that_is_decoded_alone() -> None:
     rows = np.arange(5)
     assert np.array_equal(every.boxes[rows, best], one.boxes)
     assert np.array_equal(every.scores[rows, best, 0], one.confidence)
+
+
+def test_centres_reach_beyond_their_cells() -> None:
+    """A reach of 3 spreads the sigmoid from one cell before to one behind."""
+    raw = np.full((1, 5, 2, 4), -20.0)
+    raw[0, :, 1, 2] = (-20.0, 20.0, 0.0, 0.0, 1.0)  # as far left and down as it goes
+    found = decode(raw, [(1.0, 1.0)], 3.0)
+    assert found.boxes[0] == pytest.approx([0.5 / 4, 2.5 / 2, 1.5 / 4, 3.5 / 2])
+    raw[0, :2, 1, 2] = 0  # the middle of the cell, whatever the reach
+    for reach in (1.0, 2.0, 5.0):
+        every = decode_all(raw, [(1.0, 1.0)], reach=reach)
+        assert np.array_equal(every.boxes[0, 6], decode(raw, [(1.0, 1.0)], reach).boxes[0])
+        assert every.boxes[0, 6] == pytest.approx([2 / 4, 1 / 2, 3 / 4, 2 / 2])
+
+
+def test_boxes_are_merged_by_score_with_those_of_their_class() -> None:
+    boxes = np.array([[0, 0, 0.4, 0.4], [0, 0, 0.4, 0.5], [0, 0, 0.5, 0.4], [0.6, 0.6, 1, 1]])
+    scores = np.array([[0.6, 0], [0.3, 0], [0, 0.5], [0.2, 0]])  # the third is another thing
+    proposed = Candidates(boxes[None], scores[None])
+    (alone,) = most_confident(proposed)
+    assert np.array_equal(alone.boxes, boxes[:1]) and alone.scores.tolist() == [0.6]
+    (found,) = most_confident(proposed, merge=0.7)
+    mean = (0.6 * boxes[0] + 0.3 * boxes[1]) / 0.9
+    assert found.boxes[0] == pytest.approx(mean)
+    assert found.scores.tolist() == [0.6] and found.classes.tolist() == [0]
+    assert np.array_equal(most_confident(proposed, merge=0.9)[0].boxes, boxes[:1])
+    (several,) = suppress(proposed, score=0.1, overlap=0.45, merge=0.7)
+    assert several.boxes == pytest.approx(np.stack([mean, boxes[2], boxes[3]]))
+    assert several.scores.tolist() == [0.6, 0.5, 0.2]
+    (none,) = suppress(proposed, score=0.9, overlap=0.45, merge=0.7)
+    assert none.boxes.shape == (0, 4)
+    unsure = Candidates(boxes[None], 0 * scores[None])  # a score may round to nothing
+    assert np.array_equal(most_confident(unsure, merge=0.7)[0].boxes, boxes[:1])
+
+
+def test_what_is_found_is_cut_to_the_image() -> None:
+    found = Found(np.array([[-0.2, 0.1, 0.5, 1.3]]), np.ones(1), np.zeros(1, dtype=np.int64))
+    assert found.inside().boxes.tolist() == [[0, 0.1, 0.5, 1]]
 
 
 def test_scores_of_classes_share_the_confidence() -> None:

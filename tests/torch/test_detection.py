@@ -67,6 +67,29 @@ def test_several_things_are_found_by_class() -> None:
     assert precision.value == pytest.approx((1 + 0 + 0.5) / 3)
 
 
+def test_boxes_reach_merge_and_end_at_the_image() -> None:
+    """Two cells see the same thing, one a little off; what is found is their mean."""
+    outputs = output_with((1, 1, 1, 0, 4.0), (1, 1, 0, 0, 2.0))[
+        :, [0, 1, 2, 3, 4, 8, 9, 10, 11, 12]
+    ]
+    raw = outputs.view(1, 2, 5, 4, 4)
+    raw[0, 1, 0, 1, 0] = 2.0  # its centre lies in the other's cell
+    reach, x = 3, 0.5 + 3 * (1 / (1 + np.exp(-2.0)) - 0.5)
+    truth = torch.tensor([[[0, 0.125, 0.125, 0.625, 0.625]]])
+    (alone, *_) = detector(anchors=ANCHORS, reach=reach).measure(outputs, truth)
+    assert alone.value == pytest.approx(1)
+    task = detector(anchors=ANCHORS, reach=reach, merge=0.7)
+    scores = 1 / (1 + np.exp([-4.0, -2.0]))
+    centre = np.average([1.5, x], weights=scores) / 4
+    found = task.answer(outputs)[0, 0].tolist()
+    assert found == pytest.approx([0, centre - 0.25, 0.125, centre + 0.25, 0.625])
+    assert detector(anchors=ANCHORS, merge=0.7).answer(outputs)[0, 0, 1] == pytest.approx(0.125)
+    assert {"reach", "merge"} < set(task.facts())
+    raw[0, 1, 4] = -9
+    raw[0, 1, 4, 0, 0] = 4
+    assert task.answer(outputs)[0, 0, 1:3].tolist() == [0, 0]
+
+
 def test_of_one_thing_with_classes_the_class_must_be_right() -> None:
     splits = shapes(detector())
     task = detector(anchors=ANCHORS, classes=True).fitted(splits)

@@ -99,6 +99,61 @@ def test_the_overlap_itself_is_trained() -> None:
     assert (far.grad[:2] < 0).all()  # nearer is better
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("reach", [1.0, 3.0])
+def test_ranked_confidences_learn_how_good_their_boxes_are(seed: int, reach: float) -> None:
+    """One box an image, cell after cell."""
+    rng = np.random.default_rng(seed)
+    output = rng.normal(0, 0.7, (2, 10, H, W))
+    truth = [boxes(rng, 1) for _ in range(2)]
+    terms: dict[str, list[float]] = {"box": [], "good": [], "empty": []}
+    for image, (box,) in zip(output, truth, strict=True):
+        gx, gy = (box[0] + box[2]) / 2 * W, (box[1] + box[3]) / 2 * H
+        gw, gh = (box[2] - box[0]) * W, (box[3] - box[1]) * H
+        mins = [min(gw, a) * min(gh, b) for a, b in ANCHORS]
+        sizes = [m / (gw * gh + a * b - m) for m, (a, b) in zip(mins, ANCHORS, strict=True)]
+        for a, (aw, ah) in enumerate(ANCHORS):
+            for y in range(H):
+                for x in range(W):
+                    t = image[5 * a : 5 * a + 5, y, x]
+                    cx = x + 0.5 + reach * (sigmoid(t[0]) - 0.5)
+                    cy = y + 0.5 + reach * (sigmoid(t[1]) - 0.5)
+                    w, h, conf = math.exp(t[2]) * aw, math.exp(t[3]) * ah, sigmoid(t[4])
+                    grid = (cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2)
+                    good = float(iou(np.array(grid) / (W, H, W, H), box))
+                    far = max(abs(x + 0.5 - gx), abs(y + 0.5 - gy)) <= reach / 2
+                    near = abs(x + 0.5 - gx) < gw / 2 and abs(y + 0.5 - gy) < gh / 2
+                    own = (int(gx), int(gy)) == (x, y)
+                    mine = a == int(np.argmax(sizes)) and (own or (reach > 1 and far and near))
+                    if mine:
+                        error = (cx - gx) ** 2 + (cy - gy) ** 2
+                        error += (t[2] - math.log(gw / aw)) ** 2 + (t[3] - math.log(gh / ah)) ** 2
+                        off = 1 - complete(cx, cy, w, h, gx, gy, gw, gh)
+                        terms["box"].append(error * (2 - gw * gh / (W * H)) + off)
+                    if mine or good > 0.3:
+                        terms["good"].append((conf - good) ** 2)
+                    else:
+                        terms["empty"].append(conf**2)
+    means = {key: np.mean(values or 0) for key, values in terms.items()}
+    loss = RegionLoss(variant="ranked", reach=reach)
+    found = loss(torch.from_numpy(output), [torch.from_numpy(t) for t in truth])
+    expected = means["box"] + 5 * means["good"] + means["empty"]
+    assert found.item() == pytest.approx(expected, rel=1e-10)
+
+
+def test_of_two_true_boxes_the_nearer_one_has_the_neighbour() -> None:
+    """Each keeps the cell of its own centre, however near the other is."""
+    anchors = ((2.0, 2.0),)
+    output = torch.zeros(1, 5, H, W, dtype=torch.float64, requires_grad=True)
+    centres = torch.tensor([[1.5, 1.5], [3.4, 1.5]], dtype=torch.float64)
+    corners = torch.cat([centres - 1, centres + 1], dim=1) / torch.tensor([W, H, W, H])
+    RegionLoss(anchors, "overlap", reach=3)(output, [corners]).backward()
+    pull = output.grad[0, 0, 1]  # of x: below zero is to the right
+    assert pull[1] == pytest.approx(0, abs=1e-12)
+    assert pull[2] < 0  # 0.9 from the second, 1 from the first
+    assert pull[3] > 0 and pull[4] == 0  # the fifth's middle lies outside of the box
+
+
 def test_boxes_that_overlap_enough_are_left_alone() -> None:
     """A prediction beside the assigned cell that fits the true box keeps its confidence."""
     truth = torch.tensor([[0.175, 0.30, 0.675, 0.80]], dtype=torch.float64)
@@ -114,18 +169,20 @@ def test_boxes_that_overlap_enough_are_left_alone() -> None:
     assert output.grad[0, 4, int(cy), int(cx) - 2] > 0
 
 
-@pytest.mark.parametrize("variant", ["summed", "averaged"])
-def test_descent_finds_the_box(variant: str) -> None:
+@pytest.mark.parametrize(
+    ("variant", "reach"), [("summed", 1), ("averaged", 1), ("ranked", 1), ("ranked", 3)]
+)
+def test_descent_finds_the_box(variant: str, reach: float) -> None:
     torch.manual_seed(0)
     truth = torch.tensor([[0.2, 0.35, 0.45, 0.7]])
     output = torch.zeros(1, 10, H, W, requires_grad=True)
     optimizer = torch.optim.Adam([output], 0.1)
-    loss = RegionLoss(variant=variant)
+    loss = RegionLoss(variant=variant, reach=reach)
     for _ in range(300):
         optimizer.zero_grad()
         loss(output, [truth]).backward()
         optimizer.step()
-    found = decode(output.detach().numpy())
+    found = decode(output.detach().numpy(), reach=reach)
     assert iou(found.boxes, truth.numpy())[0] > 0.95
     assert found.confidence[0] > 0.9
 

@@ -357,6 +357,9 @@ def test_a_task_and_metrics_of_ones_own(tmp_path: Path) -> None:
         (TaskSpec(name="detection", options={"anchors": 0}), "anchors are 0"),
         (TaskSpec(name="detection", options={"objects": "two"}), "unknown objects 'two'"),
         (TaskSpec(name="detection", options={"confidence": 2}), "confidence is 2"),
+        (TaskSpec(name="detection", options={"merge": 1}), "merge is 1"),
+        (TaskSpec(name="detection", options={"reach": 0.5}), "reach is 0.5"),
+        (TaskSpec(name="detection", options={"reach": "far"}), "reach is 'far'"),
         (
             TaskSpec(name="detection", options={"ankers": []}),
             "unexpected keyword argument 'ankers'",
