@@ -70,7 +70,8 @@ def raccoon_settings(args: argparse.Namespace, seed: int) -> list[str]:
     return [
         model,
         f"data.path={args.data / 'raccoon-detection.zip'}",
-        "task.options={anchors: 2, variant: overlap}",
+        "task.options={anchors: 2, variant: ranked, reach: 3, merge: 0.7}",
+        "data.validation=0",  # no epoch is chosen: the last weights count
         *(f"train.{phase}.augmentation={words}" for phase in phases),
         *common(args, seed, lr=0.004 if args.scratch else 0.001),
         *more,
@@ -210,7 +211,7 @@ def main() -> int:
     parser.add_argument("--points", action="store_true", help='raccoon: "variant B"')
     parser.add_argument("--set", action="append", default=[], help="other settings of the recipe")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--size", type=int, nargs=2, default=(64, 80), metavar=("H", "W"))
+    parser.add_argument("--size", type=int, nargs=2, default=(48, 64), metavar=("H", "W"))
     parser.add_argument("--epochs", type=int, default=100, help="in floating point")
     parser.add_argument("--images", type=int, default=400, help="scenes: how many are drawn")
     parser.add_argument("--write", metavar="KEY", help="keep the figures under this key")

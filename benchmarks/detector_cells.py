@@ -29,6 +29,7 @@ from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.train import WEIGHTS
 from bitwright.pipeline.steps.workspace import Workspace
+from bitwright.tasks.detection import Detection
 
 HEADS = (
     "run", "part", "images", "chosen", "centre's cell", "best", "chosen is the centre's cell",
@@ -44,9 +45,10 @@ def outputs_of(model: nn.Module, data: Dataset) -> np.ndarray:
     return torch.cat(parts).double().numpy()
 
 
-def cells(outputs: np.ndarray, labels: np.ndarray, anchors: Any) -> dict[str, float]:
+def cells(outputs: np.ndarray, labels: np.ndarray, task: Detection) -> dict[str, float]:
     height, width = outputs.shape[2:]
-    one, every = decode(outputs, anchors), decode_all(outputs, anchors)
+    anchors, reach = task.anchors_of((height, width)), task.reach
+    one, every = decode(outputs, anchors, reach), decode_all(outputs, anchors, reach=reach)
     rows = []
     for at, image in enumerate(labels):
         truth = image[image[:, 0] != UNKNOWN][:, 1:].astype(np.float64)
@@ -78,8 +80,10 @@ def measure(run: Path) -> dict[str, Any]:
     found = {}
     for part in ("train", "validation"):
         data = getattr(work.data, part)
+        if not len(data):
+            continue
         outputs = outputs_of(model, data)
-        found[part] = cells(outputs, data.labels, work.task.anchors_of(outputs.shape[2:]))
+        found[part] = cells(outputs, data.labels, work.task)
     print(run.name, json.dumps(found), flush=True)
     return found
 

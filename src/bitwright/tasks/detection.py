@@ -144,6 +144,11 @@ class Detection(Task):
             found["merge"] = f"boxes that overlap the one found by {self._merge:g}, by score"
         return found
 
+    @property
+    def reach(self) -> float:
+        """In cells; see the class."""
+        return self._reach
+
     def anchors_of(self, grid: Sequence[int]) -> tuple[tuple[float, float], ...]:
         """(width, height) of the anchors in cells of a grid (H, W).
 
