@@ -17,7 +17,8 @@ from bitwright.report.record import Report
 
 QUICK = {
     "data.image_size": "[16, 32]",
-    "task.options": "{anchors: 2, objects: several, classes: true}",
+    "task.options": "{anchors: 2, objects: several, classes: true, variant: ranked, reach: 3, "
+    "merge: 0.7}",
     "train.float.epochs": 1, "train.float.warmup": 0,
     "train.quantized.self_study.epochs": 1, "train.quantized.tutor_study.epochs": 1,
     "simulate.images": "all", "simulate.stall_images": 1, "report.sample_images": 2,
@@ -67,6 +68,7 @@ def test_from_images_and_boxes_to_the_report(folder: Path, tmp_path: Path, model
     report = Report.model_validate_json((run / step_folder("report") / "report.json").read_text())
     assert report.classes == ("bright", "dark")
     assert "shares of the image" in report.facts["anchors"]
+    assert "3 cells" in report.facts["reach"] and "0.7" in report.facts["merge"]
     assert {"IoU", "false boxes"} <= set(report.quality[0].others)
     levels = [level.stage for sample in report.samples for level in sample.levels]
     assert levels.count("float") == 2 and "RTL" in levels

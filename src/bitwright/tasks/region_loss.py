@@ -53,6 +53,7 @@ class RegionLoss:
     Attributes:
         anchors: (width, height) in cells of the output.
         classes: how many scores of classes each anchor has.
+        fair: overlap of a box from which on its confidence is to say it, of ``ranked``.
         reach: side of the square around a cell's middle in which centres of its boxes may lie, in
             cells.
     """
@@ -100,8 +101,8 @@ class RegionLoss:
         # Cells of true boxes: image, anchor, row, column, and which box.
         owners, chosen = _owners(grid, there, anchors, output.shape[2:])
         if self.reach > 1:
-            around = (owners, chosen), grid, self.reach / 2, covered.shape
-            owners, chosen = _with_neighbours(*around)
+            half = self.reach / 2
+            owners, chosen = _with_neighbours(owners, chosen, grid, half, covered.shape)
         image, anchor, row, column = owners
         true = grid[image, chosen]
         assigned = torch.zeros_like(ignored)
@@ -249,12 +250,12 @@ def _owners(
 
 
 def _with_neighbours(
-    owned: tuple[_Cells, Tensor], grid: Tensor, half: float, shape: torch.Size
+    owners: _Cells, chosen: Tensor, grid: Tensor, half: float, shape: torch.Size
 ) -> tuple[_Cells, Tensor]:
-    """The cells that `_owners` gives, and those around, inside of their boxes, whose middle is not
-    more than ``half`` a side from the centre, as `_owners` gives them; ``shape`` is (N, A, H, W).
+    """What `_owners` gives, with the cells around, inside of their boxes, whose middle is not more
+    than ``half`` from the centre along either axis; ``shape`` is (N, A, H, W).
     """
-    (image, anchor, row, column), chosen = owned
+    image, anchor, row, column = owners
     box = grid[image, chosen]
     count, (height, width) = shape.numel(), shape[2:]
     across = (torch.arange(width).to(box) + 0.5 - box[:, :1]).abs()[:, None]
