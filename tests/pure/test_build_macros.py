@@ -53,6 +53,14 @@ def test_each_memory_comes_to_what_reads_it(tmp_path: Path, seed: int) -> None:
     assert places == {f"ram{n}": f"X{4 + 9 * n}/Y22/EBR0" for n in range(12)}
 
 
+def test_what_has_a_place_of_its_own_stays(tmp_path: Path) -> None:
+    placed = scattered(tmp_path / "placed.json", 12, 1)
+    design = json.loads(placed.read_text())
+    design["modules"]["top"]["cells"]["ram3"]["attributes"]["BEL"] = "X22/Y22/EBR0"
+    placed.write_text(json.dumps(design))
+    assert set(better_places(placed)) == {f"ram{n}" for n in range(12) if n != 3}
+
+
 def test_same_seed_same_places(tmp_path: Path) -> None:
     placed = scattered(tmp_path / "placed.json", 9, 5)
     assert better_places(placed, seed=3) == better_places(placed, seed=3)

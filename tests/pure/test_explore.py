@@ -16,8 +16,9 @@ import pytest
 
 import bitwright
 from bitwright.base.errors import RecipeError
+from bitwright.base.processors import available_threads
 from bitwright.jobs import Job, JobResult, forks, run_jobs, runner
-from bitwright.jobs.process import cores, environment
+from bitwright.jobs.process import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = "tests.explore_calls"
@@ -47,7 +48,7 @@ def test_results_come_in_order_and_a_second_call_does_nothing(tmp_path: Path) ->
     assert [r.value["square"] for r in first] == [9, 1, 4]
     assert len({r.value["process"] for r in first} | {os.getpid()}) == 4  # each its own
     assert told == [(1, 3), (2, 3), (3, 3)]
-    assert all(r.threads == r.value["threads"] == max(1, cores() // 2) for r in first)
+    assert all(r.threads == r.value["threads"] == max(1, available_threads() // 2) for r in first)
     second = run_jobs(jobs)
     assert all(r.was_done and r.attempts == 0 for r in second)
     assert [r.value for r in second] == [r.value for r in first]

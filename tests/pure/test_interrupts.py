@@ -28,12 +28,12 @@ print('still here')
 """
 
 
-def start(body: str) -> subprocess.Popen[str]:
+def start(body: str, patience_s: float = 0.3) -> subprocess.Popen[str]:
     lines = (
         "import os, signal",
         "from bitwright.cli.interrupts import Interrupts",
         "signal.signal(signal.SIGINT, signal.default_int_handler)",
-        "with Interrupts(patience_s=0.3) as found:",
+        f"with Interrupts(patience_s={patience_s}) as found:",
         "    print('begun', flush=True)",
         *(f"    {line}" for line in body.strip().splitlines()),
         "    print('done', found.seen, flush=True)",
@@ -62,6 +62,38 @@ def test_elsewhere_as_python_does(body: str) -> None:
     done.send_signal(signal.SIGINT)
     _, told = done.communicate(timeout=60)
     assert "KeyboardInterrupt" in told and done.returncode == -signal.SIGINT
+
+
+def test_the_second_one_too() -> None:
+    """What cleans up behind a first Ctrl-C may be a call that lasts, as well."""
+    again = LONG.strip().splitlines()
+    body = ["import time", "try:", "    os.kill(os.getpid(), signal.SIGINT)", "    time.sleep(9)"]
+    body += ["finally:", *(f"    {line}" for line in again)]
+    done = start("\n".join(body))
+    _, told = done.communicate(timeout=60)
+    assert done.returncode == 130 and "interrupted" in told
+
+
+def test_several_at_once_are_one() -> None:
+    """Python hears of three signals in one call once, and nobody waits for it to hear again."""
+    body = """
+def press():
+    for _ in range(3):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.02)
+import hashlib, threading, time
+threading.Timer(0.2, press).start()
+try:
+    hashlib.pbkdf2_hmac('sha256', b'a', b'b', 1 << 20)
+    time.sleep(5)
+except KeyboardInterrupt:
+    pass
+time.sleep(3)
+print('still here')
+"""
+    done = start(body, patience_s=2)
+    said, told = done.communicate(timeout=60)
+    assert "still here" in said, told
 
 
 def test_a_signal_of_a_forked_child_is_none() -> None:

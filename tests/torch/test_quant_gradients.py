@@ -95,6 +95,8 @@ def test_sign_passes_the_gradient_of_hard_tanh() -> None:
     assert x.grad.tolist()[2:6] == [1, 1, 1, 1]
     assert x.grad[0] == 0 and x.grad[-1] == 0
     assert torch.isnan(SignActivation.apply(torch.tensor([1.0, torch.nan]), 1.0)).tolist() == [0, 1]
+    endless = torch.tensor([torch.inf, -torch.inf])
+    assert SignActivation.apply(endless, 1.0).tolist() == [1.0, -1.0]
 
 
 def test_signs_of_weights_pass_the_gradient_up_to_one() -> None:

@@ -24,6 +24,9 @@ MOST_OF_A_FILE = 1 << 30
 LARGE = "BITWRIGHT_LARGE_FRAMES"
 #: Of the machine's memory that a command may have.
 _SHARE = 0.9
+#: Bytes that count as memory though nothing is ever written there: what torch and numpy set aside
+#: as they are imported (760 MiB, measured), and stacks of threads (53 MiB a core).
+_SET_ASIDE, _SET_ASIDE_A_CORE = 1 << 30, 64 << 20
 _WORDS = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc")
 
 
@@ -51,13 +54,16 @@ def limit_memory(share: float = _SHARE) -> None:
 
     Who wants more gets a `MemoryError` (or what a library makes of it, see `ran_out`). Else the
     system would begin to write memory to its disk, and end whatever program takes most. Linux
-    counts what may be written to, touched or not; elsewhere nothing happens.
+    counts what may be written to, touched or not, so a small container may have what libraries set
+    aside; elsewhere, and where the user answers for his files (`LARGE`), nothing happens.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or is_chosen():
         return
     import resource
 
-    most = int(share * machine_memory())
+    most = max(int(share * machine_memory()), _SET_ASIDE) + _SET_ASIDE_A_CORE * (
+        os.cpu_count() or 1
+    )
     limits = resource.getrlimit(resource.RLIMIT_DATA)
     if all(limit == resource.RLIM_INFINITY or limit > most for limit in limits):
         with suppress(OSError, ValueError):

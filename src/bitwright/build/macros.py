@@ -97,7 +97,7 @@ def _placement(table: dict[str, Cell]) -> Placement:
         number, kind = len(names), cell["type"]
         names.append(name)
         points.append((int(at[1]), int(at[2])))
-        if kind in macros:
+        if kind in macros and "BEL" not in cell["attributes"]:  # a place that is given stays
             macros[kind].append(number)
             places[number] = place
         elif kind in _SINGLE and cell["parameters"].get("MODE") not in ("CCU2", "DPRAM"):

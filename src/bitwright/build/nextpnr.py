@@ -130,10 +130,11 @@ def place_and_route(
     if (entry := store.find(_KIND, key)) is not None:
         entry.bring(out_dir)
         return _result(out_dir, tools, options, tool, entry.value, cached=True)
-    for stale in (REPORT, tools.config):
-        (out_dir / stale).unlink(missing_ok=True)
 
     def run(source: Path, *more: str) -> dict[str, float]:
+        # Nothing that an earlier run left, the placement alone included, counts as this one's.
+        for stale in (REPORT, tools.config):
+            (out_dir / stale).unlink(missing_ok=True)
         completed = run_process(
             [*tool.command, *_arguments(tools, source, out_dir, flags, options), *more],
             cwd=out_dir,

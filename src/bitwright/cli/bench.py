@@ -58,10 +58,10 @@ def bench(  # noqa: PLR0913, PLR0917 - one argument an option
     json: Json = False,
 ) -> None:
     """Throughput, latency and energy of an image: sweeps of batches and threads, compared."""
+    from bitwright.base.processors import available_threads
     from bitwright.explore.bench.page import compared_table, write_bench
     from bitwright.explore.bench.power import counters, parse_watts
     from bitwright.explore.bench.sweep import SweepSettings
-    from bitwright.ir.executor import available_threads
     from bitwright.report.table_page import check_folder
 
     output = Output(json)

@@ -15,6 +15,7 @@ EXIT_INTERRUPTED = 130
 #: Seconds in which a Ctrl-C is to be noticed.
 PATIENCE_S = 10.0
 _LOOK_S = 0.05
+_MANY = 1 << 12  # signals that are taken from the pipe at once
 
 
 class Interrupts:
@@ -27,6 +28,8 @@ class Interrupts:
     Python raises it between two of its own instructions: in one call of a library in C, which may
     take a day for a file of a few bytes, never. So somebody waits beside it, and ends the process
     where it was not noticed in time: results are written so that no moment is a wrong one for that.
+    Whoever waits needs Python, too: a call that never lets go of its lock is not ended (``kill``
+    ends it).
 
     Args:
         patience_s: seconds in which it is to be noticed.
@@ -38,6 +41,9 @@ class Interrupts:
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.seen = False
         self._patience = patience_s
+        self._notices = self._answered = (
+            0  # signals that Python has seen, and of them that are done with
+        )
         self._pipe: tuple[int, int] | None = None
         self._before = -1
 
@@ -55,17 +61,23 @@ class Interrupts:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.seen = True
+        self._notices += 1
         signal.default_int_handler(number, frame)
 
     def _watch(self, read: int) -> None:
         with suppress(OSError), os.fdopen(read, "rb", buffering=0) as signals:
-            while number := signals.read(1):
-                if number[0] == signal.SIGINT:
+            while numbers := signals.read(_MANY):
+                if signal.SIGINT in numbers:
                     self._wait()
+                    self._answered = self._notices
+                    # Python sees several as one: those that came until then are done with.
+                    os.set_blocking(read, False)
+                    signals.read(_MANY)
+                    os.set_blocking(read, True)
 
     def _wait(self) -> None:
         end = time.monotonic() + self._patience
-        while not self.seen and self._pipe is not None:
+        while self._notices == self._answered and self._pipe is not None:
             if time.monotonic() > end:
                 sys.stderr.write("interrupted in the middle of a computation\n")
                 sys.stderr.flush()

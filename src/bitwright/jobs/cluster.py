@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import BitwrightError, RecipeError, RunError, ToolError
+from bitwright.base.processors import available_threads
 from bitwright.base.tools.process import output_of
 from bitwright.base.tools.python import python, safe_children
 from bitwright.jobs.job import Job, JobFailure, JobResult
-from bitwright.jobs.process import Limits, cores
+from bitwright.jobs.process import Limits
 from bitwright.jobs.ray_task import Place, answer_of, request_of, run_task
 
 LOCAL = "local"
@@ -180,7 +181,7 @@ def _connected(address: str, wish: Wish) -> Iterator[Any]:
         "log_to_driver": False, "logging_level": "error", "job_config": config
     }  # fmt: skip
     if address == LOCAL:
-        cpus = max(cores(), (wish.workers or 1) * (wish.threads or 1))
+        cpus = max(available_threads(), (wish.workers or 1) * (wish.threads or 1))
         options |= {
             "num_cpus": cpus,
             "include_dashboard": False,

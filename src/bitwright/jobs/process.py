@@ -95,13 +95,6 @@ def _ended(
     )
 
 
-def cores() -> int:
-    """Processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _tick(limits: Limits, stop: Callable[[], bool]) -> Callable[[float], None]:
     def tick(elapsed: float) -> None:
         if stop():

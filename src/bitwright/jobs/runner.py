@@ -10,10 +10,11 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 
 from bitwright.base.errors import BitwrightError, RecipeError
+from bitwright.base.processors import available_threads
 from bitwright.base.progress import Progress
 from bitwright.jobs.forks import AVAILABLE, Forks
 from bitwright.jobs.job import Job, JobFailure, JobResult, result_of
-from bitwright.jobs.process import Limits, Stopped, cores, environment, run_job
+from bitwright.jobs.process import Limits, Stopped, environment, run_job
 
 OnResult = Callable[[JobResult], None]
 """Called with each result as it comes, in the calling thread."""
@@ -82,8 +83,8 @@ def run_jobs(
             for result in found:
                 take(result)
     elif waiting:
-        count = workers or cores()
-        limits = Limits(threads or max(1, cores() // count), timeout_s, retries)
+        count = workers or available_threads()
+        limits = Limits(threads or max(1, available_threads() // count), timeout_s, retries)
         with closing(_run_here(waiting, min(count, len(waiting)), limits)) as found:
             for result in found:
                 take(result)

@@ -178,8 +178,9 @@ class SignActivation(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, unit: float | Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        # NaN is no sign: 0 x carries it on, so that training that diverges is seen to.
-        return signs(x, unit).add_(x, alpha=0)
+        # NaN is no sign: 0 x carries it on, so that training that diverges is seen to. Infinity has
+        # a sign, and 0 x would make NaN of it.
+        return signs(x, unit).add_(x.clamp(-1, 1), alpha=0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

@@ -2,7 +2,7 @@
 """The fast exact executor of integer graphs: C kernels where a compiler is found, else numpy."""
 
 from bitwright.ir.executor.compiler import NativeStatus, native_status
-from bitwright.ir.executor.executor import Executor, available_threads
+from bitwright.ir.executor.executor import Executor
 from bitwright.ir.executor.layout import Op
 
-__all__ = ["Executor", "NativeStatus", "Op", "available_threads", "native_status"]
+__all__ = ["Executor", "NativeStatus", "Op", "native_status"]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Literal
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import GraphError, ToolError
+from bitwright.base.processors import available_threads
 from bitwright.ir.executor.compiler import Library, native_library, native_status
 from bitwright.ir.executor.layout import Feature, Op
 from bitwright.ir.executor.numpy_backend import make_numpy_plan
@@ -22,13 +22,6 @@ from bitwright.ir.node import IntArray
 
 Array = NDArray[np.generic]
 Backend = Literal["auto", "native", "numpy"]
-
-
-def available_threads() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class Executor:

@@ -61,7 +61,8 @@ class NativeRunner:
             (edge, graph.types[edge].shape, graph.types[edge].size) for edge in graph.outputs
         ]
         self._total = sum(size for _, _, size in self._outputs)
-        self._frames = max(1, _MOST_OF_A_CALL // max(1, work(graph)))
+        # Threads share a call, so it takes as long with as many more frames.
+        self._frames = threads * max(1, _MOST_OF_A_CALL // max(1, work(graph)))
         # Both ends of a deque are safe from any thread; the first memory is taken at once, so that
         # a network that is too large fails here.
         self._seats = deque([_Seat(graph, self._arena_bytes)])
