@@ -120,7 +120,8 @@ def main() -> None:
         rows.append(measure(way, options.points, options.epochs))
         lines.append(line_of(rows[-1], rows[0]))
         print(lines[-1], flush=True)
-    about = f"{options.points} points of {options.epochs} epochs; {cpu_name()}, {available_threads()} cores"
+    about = f"{options.points} points of {options.epochs} epochs; {cpu_name()}"
+    about += f", {available_threads()} cores"
     about += f", Python {platform.python_version()}, load average before: {load:.1f}"
     print(f"\n{about}")
     if options.out is not None:
