@@ -39,6 +39,7 @@ from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
 from bitwright.pipeline.steps.workspace import Workspace
 
 HEADS = ("strategy", "hypervolume", "candidates a seed", "most accurate on its front")
+_PARTS = 32  # of SkyNet's width, in which it is scaled
 #: As fast as possible within a share of the device: then networks differ in their time.
 CHANGES = ("hardware.target_fps=null", "hardware.fill=0.5", "task.options={anchors: 2}")
 
@@ -117,14 +118,16 @@ def against(args: argparse.Namespace, chosen: Trial) -> dict[str, Any]:
     recipe = recipe_of(args)
     found = recipe_for(recipe, chosen.candidate)
     limit = cycles_of(found)
-    widths = [width / 32 for width in range(32, 0, -1)]
-    width, skynet, cycles = next(
-        (width, other, count)
-        for width in widths
-        for other in [scaled_skynet(recipe, width)]
-        for count in [cycles_of(other)]
-        if count is not None and limit is not None and count <= limit
-    )
+    assert limit is not None, "the network that was found has hardware"
+    fits, too_wide = 0, _PARTS + 1  # in parts of the published width
+    while too_wide - fits > 1:
+        middle = (fits + too_wide) // 2
+        count = cycles_of(scaled_skynet(recipe, middle / _PARTS))
+        fits, too_wide = (middle, too_wide) if count and count <= limit else (fits, middle)
+    if not fits:
+        return {}
+    skynet = scaled_skynet(recipe, fits / _PARTS)
+    cycles, width = cycles_of(skynet), fits / _PARTS
     rows: dict[str, Any] = {}
     for name, each, count in (("found", found, limit), ("skynet", skynet, cycles)):
         levels: dict[str, list[float]] = {"train": [], "lower": []}
