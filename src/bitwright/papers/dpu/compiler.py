@@ -7,14 +7,13 @@ told with its reason.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import GraphError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, json_text
 from bitwright.ir import Graph, save_graph
 from bitwright.lower.split import Maker, Part, Parted, split_graph
 from bitwright.papers.dpu.architecture import Architecture
@@ -124,7 +123,7 @@ class Compiled:
         """Write ``compiled.json``, and each part as an integer graph, ``part-N-PLACE.bwg``."""
         for index, part in enumerate(self.parts):
             save_graph(part.graph, folder / f"part-{index}-{part.place}.bwg")
-        atomic_write(folder / "compiled.json", json.dumps(self.to_json(), indent=1) + "\n")
+        atomic_write(folder / "compiled.json", json_text(self.to_json(), indent=1) + "\n")
 
 
 def compile_graph(graph: Graph, architecture: Architecture) -> Compiled:
