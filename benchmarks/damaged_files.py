@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.files import atomic_write
-from bitwright.jobs.process import cores
+from bitwright.base.processors import available_threads
 from bitwright.pipeline.steps.baseline import cpu_name
 
 _ROOT = Path(__file__).parents[1]
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=_ROOT / "docs/results/damaged_files")
     given = parser.parse_args()
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores()) as pool:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(available_threads()) as pool:
         seeds = range(1, given.seeds + 1)
         share = given.files // given.seeds
         parts = pool.map(lambda seed: read(Path(folder) / str(seed), share, seed), seeds)
@@ -93,7 +93,7 @@ def main() -> None:
     harmed = [row["of"] for row in hostile if row["found"]]
     conditions = (
         f"`python benchmarks/damaged_files.py --files {given.files} --seeds {given.seeds}` on "
-        f"{cpu_name()}, {cores()} cores, torch {version('torch')}, {took:.0f} s."
+        f"{cpu_name()}, {available_threads()} cores, torch {version('torch')}, {took:.0f} s."
     )
     text = (
         f"# Damaged files\n\n{conditions} What is counted: the head of "

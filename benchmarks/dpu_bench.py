@@ -21,13 +21,13 @@ from pathlib import Path
 
 import torch
 
+from bitwright.base.processors import available_threads
 from bitwright.explore.bench.engines import engines_of
 from bitwright.explore.bench.page import Benched, write_bench
 from bitwright.explore.bench.performance import Performance, against
 from bitwright.explore.bench.power import NOMINAL, counters
 from bitwright.explore.bench.subject import BenchSubject, smallest
 from bitwright.explore.bench.sweep import SweepSettings, Swept, performances, sweep
-from bitwright.ir.executor import available_threads
 from bitwright.models import build_model
 from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.quantize import Policy, integerize

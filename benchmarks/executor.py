@@ -32,8 +32,9 @@ from typing import Any
 import numpy as np
 from executor_nets import cnv, float_onnx, int8_onnx, skynet, tfc
 
+from bitwright.base.processors import available_threads
 from bitwright.ir import Graph
-from bitwright.ir.executor import Executor, available_threads, native_status
+from bitwright.ir.executor import Executor, native_status
 from bitwright.pipeline.steps.baseline import cpu_name
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bitwright.jobs.process import cores
+from bitwright.base.processors import available_threads
 from bitwright.pipeline.steps.baseline import cpu_name
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
@@ -47,7 +47,7 @@ def command(named: Mapping[str, str] | None = None, without: Collection[str] = (
 def machine(*packages: str) -> str:
     """Processor, cores that may be used, and versions of packages."""
     versions = (f"{package} {version(package)}" for package in packages)
-    return ", ".join([cpu_name(), f"{cores()} cores", *versions])
+    return ", ".join([cpu_name(), f"{available_threads()} cores", *versions])
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -10,6 +10,8 @@ candidates, so that what is measured once is not measured again; stopped, the pr
 there. The measure is the hypervolume of the front: the share of the area above accuracy 0 and up to
 the slowest candidate of all. The most accurate network of all that takes ``--target-ms`` or less is
 then trained in few bits, lowered, mapped and simulated: predicted cycles against those of the RTL.
+``--against 0 1 2``: it and SkyNet itself, as wide as takes no more cycles an image on the same
+share of the device, are trained with these seeds in the same way, and compared on the test images.
 ``--write`` keeps it all in docs/results.
 """
 
@@ -23,6 +25,7 @@ from typing import Any
 import numpy as np
 from results import command, keep, machine, table
 
+from bitwright.base.errors import TargetError
 from bitwright.papers.skynet.search.measure import Bench, recipe_for
 from bitwright.papers.skynet.search.run import volume
 from bitwright.papers.skynet.search.strategies import STRATEGIES, Trial, best_of, nearest_to
@@ -30,10 +33,13 @@ from bitwright.papers.skynet.search.swarm import Bounds, Fitness, Settings
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.recipe import Recipe, load_recipe
 from bitwright.pipeline.steps.names import step_folder
+from bitwright.pipeline.steps.preflight import dry_run
 from bitwright.pipeline.steps.results import load_result
-from bitwright.pipeline.steps.results_hardware import SimulateResult
+from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
+from bitwright.pipeline.steps.workspace import Workspace
 
 HEADS = ("strategy", "hypervolume", "candidates a seed", "most accurate on its front")
+_PARTS = 32  # of SkyNet's width, in which it is scaled
 #: As fast as possible within a share of the device: then networks differ in their time.
 CHANGES = ("hardware.target_fps=null", "hardware.fill=0.5", "task.options={anchors: 2}")
 
@@ -87,23 +93,13 @@ def summary(found: dict[str, dict[int, tuple[Trial, ...]]]) -> dict[str, Any]:
     return {"slowest_ms": slowest, "rows": rows}
 
 
-def proven(
-    args: argparse.Namespace, found: dict[str, dict[int, tuple[Trial, ...]]]
-) -> dict[str, Any]:
+def proven(args: argparse.Namespace, chosen: Trial, *, meets: bool) -> dict[str, Any]:
     """The most accurate network that meets the target, down to the simulated RTL."""
-    every = [t for seeds in found.values() for trials in seeds.values() for t in trials]
-    chosen, meets = nearest_to(every, args.target_ms)
-    if chosen is None:
-        return {}
     recipe = recipe_for(recipe_of(args), chosen.candidate)
     run = args.out / "chosen"
     Pipeline(recipe, run).build("simulate")
     proof = load_result(SimulateResult, run / step_folder("simulate"))
-    levels = {
-        step: next(iter(json.loads((run / step_folder(step) / "result.json").read_text())
-                        ["metrics"].values()))["value"]
-        for step in ("train", "lower", "simulate")
-    }  # fmt: skip
+    levels = {step: metric_of(run, step) for step in ("train", "lower", "simulate")}
     return {
         "candidate": chosen.candidate.name,
         "target_ms": args.target_ms,
@@ -115,6 +111,58 @@ def proven(
         "differences": proof.differences,
         "levels": levels,
     }
+
+
+def against(args: argparse.Namespace, chosen: Trial) -> dict[str, Any]:
+    """SkyNet at the cycles of the network that was found: test metric, float and in integers."""
+    recipe = recipe_of(args)
+    found = recipe_for(recipe, chosen.candidate)
+    limit = cycles_of(found)
+    assert limit is not None, "the network that was found has hardware"
+    fits, too_wide = 0, _PARTS + 1  # in parts of the published width
+    while too_wide - fits > 1:
+        middle = (fits + too_wide) // 2
+        count = cycles_of(scaled_skynet(recipe, middle / _PARTS))
+        fits, too_wide = (middle, too_wide) if count and count <= limit else (fits, middle)
+    if not fits:
+        return {}
+    skynet = scaled_skynet(recipe, fits / _PARTS)
+    cycles, width = cycles_of(skynet), fits / _PARTS
+    rows: dict[str, Any] = {}
+    for name, each, count in (("found", found, limit), ("skynet", skynet, cycles)):
+        levels: dict[str, list[float]] = {"train": [], "lower": []}
+        for seed in args.against:
+            training = each.train.model_copy(
+                update={"float_": each.train.float_.model_copy(update={"seed": seed})}
+            )
+            run = args.out / f"against-{name}-{seed}"
+            Pipeline(each.model_copy(update={"train": training, "seed": seed}), run).build("lower")
+            for step, values in levels.items():
+                values.append(metric_of(run, step))
+        rows[name] = {"cycles": count, "levels": levels}
+    return {"width": width, "seeds": args.against, "rows": rows}
+
+
+def scaled_skynet(recipe: Recipe, width: float) -> Recipe:
+    options = {"width": width, "scratch": True}
+    model = recipe.model.model_copy(update={"name": "skynet", "options": options, "weights": None})
+    return recipe.model_copy(update={"model": model})
+
+
+def cycles_of(recipe: Recipe) -> int | None:
+    """Cycles between two images as mapped for its target; None: it does not fit."""
+    try:
+        mapped = dry_run(Workspace(recipe))
+    except TargetError:
+        return None
+    assert isinstance(mapped, MapResult)
+    return mapped.interval
+
+
+def metric_of(run: Path, step: str) -> float:
+    """The first metric of a step of a run, on test images."""
+    result = json.loads((run / step_folder(step) / "result.json").read_text())
+    return float(next(iter(result["metrics"].values()))["value"])
 
 
 def page(found: dict[str, Any]) -> str:
@@ -145,8 +193,31 @@ def page(found: dict[str, Any]) -> str:
             f"{chosen['predicted']} cycles an image predicted, {chosen['simulated']} simulated;",
             f"{chosen['compared']} values compared, {chosen['differences']} differ.",
         ]
+    if found.get("against"):
+        lines += compared(found["against"])
     lines += ["", f"* `{found['command']}`; {found['machine']}"]
     return "\n".join(lines) + "\n"
+
+
+def compared(found: dict[str, Any]) -> list[str]:
+    """Lines of the comparison with SkyNet."""
+    names = {"found": "the network that was found", "skynet": f"SkyNet, {found['width']:g} wide"}
+    rows = []
+    for key, row in found["rows"].items():
+        cells = [names[key], str(row["cycles"])]
+        for values in row["levels"].values():
+            error = np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else 0.0
+            cells.append(f"{np.mean(values):.3f} ± {error:.3f}")
+        rows.append(cells)
+    heads = ("network", "cycles an image", "float", "integers")
+    seeds = ", ".join(map(str, found["seeds"]))
+    return [
+        "",
+        "Against SkyNet, scaled until it takes no more cycles on the same share of the device,",
+        f"both trained as the recipe says, seeds {seeds}, test images:",
+        "",
+        *table(heads, rows),
+    ]
 
 
 def main() -> int:
@@ -166,12 +237,16 @@ def main() -> int:
     parser.add_argument("--alpha", type=float, default=-1.0, help="accuracy by millisecond")
     parser.add_argument("--target-ms", type=float, default=0.1)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--against", type=int, nargs="*", default=[], help="seeds of training")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     trials = searched(args)
     found = summary(trials)
     print(json.dumps(found, indent=1), flush=True)
-    found["chosen"] = proven(args, trials)
+    every = [t for seeds in trials.values() for each in seeds.values() for t in each]
+    chosen, meets = nearest_to(every, args.target_ms)
+    found["chosen"] = {} if chosen is None else proven(args, chosen, meets=meets)
+    found["against"] = against(args, chosen) if chosen and args.against else {}
     found["command"] = command({str(args.out): "OUT"})
     found["machine"] = machine("torch")
     print(json.dumps(found, indent=1))

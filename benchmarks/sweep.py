@@ -30,11 +30,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitwright.base.processors import available_threads
 from bitwright.explore.changes import with_seed
 from bitwright.jobs import JobResult, run_jobs, runner
 from bitwright.jobs.forks import AVAILABLE
 from bitwright.jobs.job import Job
-from bitwright.jobs.process import cores
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.steps.baseline import cpu_name
 
@@ -120,7 +120,8 @@ def main() -> None:
         rows.append(measure(way, options.points, options.epochs))
         lines.append(line_of(rows[-1], rows[0]))
         print(lines[-1], flush=True)
-    about = f"{options.points} points of {options.epochs} epochs; {cpu_name()}, {cores()} cores"
+    about = f"{options.points} points of {options.epochs} epochs; {cpu_name()}"
+    about += f", {available_threads()} cores"
     about += f", Python {platform.python_version()}, load average before: {load:.1f}"
     print(f"\n{about}")
     if options.out is not None:

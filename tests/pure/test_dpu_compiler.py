@@ -187,6 +187,16 @@ def test_it_is_told_as_text_json_and_drawing(tmp_path: Path) -> None:
     assert "processor, part 1" in texts and "DPU, part 2" in texts
 
 
+def test_nothing_that_lies_there_is_written_over(tmp_path: Path) -> None:
+    save_graph(stand_alone(), tmp_path / "net.bwg")
+    (tmp_path / "out").mkdir()
+    there = tmp_path / "out" / "part-1-cpu.bwg"
+    there.write_text("mine")
+    words = ["dpu", "compile", str(tmp_path / "net.bwg"), "--out", str(tmp_path / "out")]
+    assert cli.run(words) != 0
+    assert [f.name for f in there.parent.iterdir()] == [there.name] and there.read_text() == "mine"
+
+
 def test_a_graph_is_no_link_out_of_its_folder(tmp_path: Path) -> None:
     """What is compiled is given away."""
     save_graph(stand_alone(), tmp_path / "mine.bwg")

@@ -52,7 +52,7 @@ from bitwright.pipeline.recipe_yaml import load_value
 from bitwright.pipeline.replan import with_earlier_plan
 from bitwright.pipeline.run_files import hash_files, locked, read_record
 from bitwright.pipeline.run_reuse import SharedStep
-from bitwright.pipeline.steps.levels import LEVELS, read_levels
+from bitwright.pipeline.steps.levels import INPUTS, LEVELS, read_levels, save_levels
 from bitwright.pipeline.steps.results import LowerResult, load_result
 from bitwright.report.scatter import Point, Scatter
 from bitwright.sim.parts import PartsSimulator
@@ -311,6 +311,10 @@ def _levels(**changes: Any) -> dict[str, Any]:
         (_levels(scores=np.zeros((2, 3), np.int8)), "not hold what the step wrote"),
         (_levels(scores=np.zeros((3, 3), np.int64)), "not hold what the step wrote"),
         ({"inputs": np.zeros(2, np.int64)}, "not hold what"),
+        (
+            {"inputs": np.zeros((0, 4), np.int64), "scores": np.zeros((0, 3), np.int64)},
+            "not hold what",
+        ),
         (None, "no whole file of arrays"),
     ],
 )
@@ -454,3 +458,16 @@ def test_the_earlier_recipe_of_a_run_is_a_file(kind: str, tmp_path: Path) -> Non
     recipe = load_recipe("digits", ["hardware.budget=null", "hardware.target_fps=1000"])
     _put(kind, tmp_path / "recipe.yaml")
     assert with_earlier_plan(recipe, tmp_path) is recipe
+
+
+def test_outputs_may_have_any_name_in_levels_but_that_of_the_inputs(tmp_path: Path) -> None:
+    names = ("file", "allow_pickle", "label", "labels", "scores")
+    outputs = {name: np.full((2, 3), n) for n, name in enumerate(names)}
+    save_levels(tmp_path, np.full((2, 4), -1), outputs)
+    found = read_levels(tmp_path)
+    assert (found.pop(INPUTS) == -1).all()
+    assert found.keys() == outputs.keys()
+    for name, levels in outputs.items():
+        assert np.array_equal(found[name], levels)
+    with pytest.raises(GraphError, match="as the inputs are"):
+        save_levels(tmp_path, np.zeros((2, 4), np.int64), {INPUTS: outputs["scores"]})

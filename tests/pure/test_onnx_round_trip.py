@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -108,3 +110,21 @@ def test_onnx_runtime_runs_the_qdq_file(
         assert "float" in error.message and not path.exists()
         return
     assert report.frames == 4 and path.is_file()
+
+
+@pytest.mark.parametrize("scale", [1e-60, 1e60, 1e-40, 2e37])
+def test_a_scale_that_float32_does_not_hold_is_no_qdq_file(tmp_path: Path, scale: float) -> None:
+    """As 0 or infinity on both sides everything would be equal, and every score the same."""
+    builder = GraphBuilder("tiny", INTEGER)
+    x = builder.input("x", TensorType((4,), parse_format("uint4"), (1.0,), 0, 15))
+    y = builder.add(
+        "dense",
+        (x,),
+        attrs={"weight_format": "int4", "weight_scale": (scale,)},
+        params={"weight": np.arange(-6, 6).reshape(3, 4)},
+    )
+    graph = builder.finish(y)
+    assert graph.types[y].scale
+    with pytest.raises(GraphError, match="leaves what float32 holds"):
+        export_qdq(graph, tmp_path / "net.onnx")
+    assert not list(tmp_path.iterdir())

@@ -115,3 +115,10 @@ def test_scores_that_tie_without_a_label_may_come_in_any_order() -> None:
     expected[3] = np.roll(expected[3], 1)
     with pytest.raises(MismatchError, match="image 3"):
         compare(imported, images, expected).require()
+    for nothing in (np.nan, np.inf):
+        expected = original_scores(net.model(), images)
+        expected[7, 0] = nothing
+        found = compare(imported, images, expected)
+        assert found.scores == 1 and found.largest == np.inf
+        with pytest.raises(MismatchError, match="image 7"):
+            found.require()

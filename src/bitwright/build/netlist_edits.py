@@ -11,14 +11,15 @@ from bitwright.build.dsp_operands import take_operands
 from bitwright.build.dsp_registers import take_registers
 from bitwright.build.netlist import edit_modules
 from bitwright.build.registers import absorb_output_registers
+from bitwright.build.spread import copy_registers
 
 #: Of DSP blocks, in this order: what is moved up may be a register's data.
 _EDITS = (take_registers, take_operands, align_operands)
 
 
 def edit_netlist(netlist: Path, family: str) -> None:
-    """Pack the carry chains, move registers into the blocks and operands of multipliers up, in the
-    file of a JSON netlist.
+    """Pack the carry chains, move registers into the blocks and operands of multipliers up, copy
+    registers that steer many block RAMs, in the file of a JSON netlist.
 
     Raises:
         ToolError: it cannot be read.
@@ -29,3 +30,4 @@ def edit_netlist(netlist: Path, family: str) -> None:
     )
     if family == "ecp5":
         absorb_output_registers(netlist)
+        edit_modules(netlist, copy_registers)

@@ -319,7 +319,7 @@ def _class(result: BoardResult, k: int) -> str:
     if result.labels is None:
         return ""
     label, classes = int(result.labels[k]), result.description.classes
-    return classes[label] if label < len(classes) else str(label)
+    return classes[label] if 0 <= label < len(classes) else str(label)
 
 
 def _best_scores(result: BoardResult, k: int) -> str:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import tempfile
 import zlib
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -196,6 +197,9 @@ def _manifest(
         for edge in (*graph.inputs, *(n.output for n in graph))
         for kind in (graph.types[edge],)
     ]
+    params: dict[str, dict[str, Any]] = defaultdict(dict)
+    for (owner, name), where in packed.items():
+        params[owner][name] = asdict(where)
     nodes = [
         {
             "name": node.name,
@@ -204,9 +208,7 @@ def _manifest(
             "inputs": node.inputs,
             "output": node.output,
             **dict(node.attrs),
-            "params": {
-                name: asdict(where) for (owner, name), where in packed.items() if owner == node.name
-            },
+            "params": params[node.name],
         }
         for node in graph
     ]

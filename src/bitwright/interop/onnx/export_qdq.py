@@ -32,6 +32,7 @@ from bitwright.interop.onnx.writer.nodes import clipped_thresholds, compared, co
 from bitwright.interop.onnx.writer.writer import (
     Writer,
     check_exact,
+    float_scale,
     from_nchw,
     need_onnx,
     per_channel,
@@ -107,7 +108,7 @@ def _input(out: Writer, edge: str) -> str:
         )
     shape = out.shape(kind)
     real = out.declare(f"{edge}_real", shape, "")
-    scale = kind.scale[0] if len(kind.scale) == 1 else 1.0
+    scale = float(_input_scale(kind, edge))
     if kind.is_bipolar:
         _signs(out, real, edge, f"{edge}.sign", shape)
     elif _storage(kind.lo, kind.hi) is not None:
@@ -241,7 +242,7 @@ def _output(out: Writer, edge: str) -> str:
     kind = out.graph.types[edge]
     if not kind.scale:
         return edge
-    scale = per_channel(np.array(kind.scale, np.float32), len(kind.shape))
+    scale = per_channel(float_scale(kind, edge), len(kind.shape))
     held = out.constant(f"{edge}.out_scale", scale)
     return out.apply("Mul", [edge, held], f"{edge}_real", out.shape(kind))
 
@@ -262,7 +263,7 @@ def run_qdq(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> dict[s
         parts: list[list[np.ndarray]] = []
         for start in range(0, frames, _CHUNK):
             reals = {
-                f"{edge}_real": _reals(graph.types[edge], feeds[edge][start : start + _CHUNK])
+                f"{edge}_real": _reals(graph.types[edge], edge, feeds[edge][start : start + _CHUNK])
                 for edge in graph.inputs
             }
             parts.append(session.run(None, reals))
@@ -272,16 +273,19 @@ def run_qdq(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> dict[s
     return {e: from_nchw(v) for e, v in zip(graph.outputs, columns, strict=True)}
 
 
-def _reals(kind: TensorType, levels: IntArray) -> np.ndarray:
-    scale = kind.scale[0] if len(kind.scale) == 1 else 1.0
-    return np.asarray(to_nchw(levels).astype(np.float32) * np.float32(scale))
+def _input_scale(kind: TensorType, edge: str) -> np.float32:
+    return np.float32(float_scale(kind, edge)[0] if len(kind.scale) == 1 else 1.0)
+
+
+def _reals(kind: TensorType, edge: str, levels: IntArray) -> np.ndarray:
+    return np.asarray(to_nchw(levels).astype(np.float32) * _input_scale(kind, edge))
 
 
 def _compare(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> int:
-    scales = {edge: graph.types[edge].scale for edge in graph.outputs}
+    kinds = graph.types
     expected = {
-        edge: levels.astype(np.float32) * np.array(scales[edge], np.float32)
-        if scales[edge]
+        edge: levels.astype(np.float32) * float_scale(kinds[edge], edge)
+        if kinds[edge].scale
         else levels
         for edge, levels in graph.run(feeds).items()
     }

@@ -80,7 +80,7 @@ def compile_verb(
     output = Output(json)
     compiled = compile_graph(_graph(network), _architecture(arch))
     if out is not None:
-        for name in ("compiled.json", "compiled.svg"):
+        for name in (*compiled.files(), "compiled.svg"):
             check_free(out / name, force=force)
         compiled.save(out)
         atomic_write(out / "compiled.svg", standalone(draw(compiled)) + "\n")

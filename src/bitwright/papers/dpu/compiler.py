@@ -119,11 +119,17 @@ class Compiled:
             "nodes": [node.to_json() for node in self.nodes],
         }
 
+    def files(self) -> list[str]:
+        """Names of what `save` writes: of each part, and last the description."""
+        parts = (f"part-{index}-{part.place}.bwg" for index, part in enumerate(self.parts))
+        return [*parts, "compiled.json"]
+
     def save(self, folder: Path) -> None:
         """Write ``compiled.json``, and each part as an integer graph, ``part-N-PLACE.bwg``."""
-        for index, part in enumerate(self.parts):
-            save_graph(part.graph, folder / f"part-{index}-{part.place}.bwg")
-        atomic_write(folder / "compiled.json", json_text(self.to_json(), indent=1) + "\n")
+        graphs = self.files()
+        for name, part in zip(graphs, self.parts, strict=False):
+            save_graph(part.graph, folder / name)
+        atomic_write(folder / graphs[-1], json_text(self.to_json(), indent=1) + "\n")
 
 
 def compile_graph(graph: Graph, architecture: Architecture) -> Compiled:

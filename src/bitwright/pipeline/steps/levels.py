@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.arrays import read_npz
-from bitwright.base.errors import DataError, MismatchError
+from bitwright.base.errors import DataError, GraphError, MismatchError
 from bitwright.ir import Graph, IntArray
 from bitwright.ir.levels import check_levels
 
 LEVELS = "levels.npz"
 INPUTS = "inputs"
 LABEL = "label"  # the edge, if there is one; as `quantize` calls it, which is not loaded for it
-_KEPT = {LABEL: "labels"}  # what an edge is called in the file, if it has another name there
+#: What an edge is called in the file, if it has another name there: one that numpy or the file
+#: needs for something else gets a sign that no edge's name has.
+_KEPT = {LABEL: "labels"} | {taken: f"{taken}:" for taken in ("labels", "file", "allow_pickle")}
 
 
 def require_defined(
@@ -41,7 +43,17 @@ def require_defined(
 
 
 def save_levels(folder: Path, inputs: IntArray, outputs: Mapping[str, IntArray]) -> None:
-    """Write levels of the inputs (N, H, W, C) or (N, F), and of every output of the graph."""
+    """Write levels of the inputs (N, H, W, C) or (N, F), and of every output of the graph.
+
+    Raises:
+        GraphError: an output is called as the inputs are in the file.
+    """
+    if INPUTS in outputs:
+        raise GraphError(
+            "an output is called as the inputs are in " + LEVELS,
+            where=INPUTS,
+            hint="give it another name",
+        )
     kept: dict[str, Any] = {_KEPT.get(edge, edge): levels for edge, levels in outputs.items()}
     kept[INPUTS] = inputs
     np.savez_compressed(folder / LEVELS, **kept)
@@ -61,7 +73,7 @@ def read_levels(folder: Path, hint: str = "run the step lower again") -> dict[st
         raise DataError(error.message, where=error.where, hint=hint) from error
     counts = {array.shape[:1] for array in found.values()}
     if (
-        INPUTS not in found or len(found) == 1 or len(counts) != 1
+        INPUTS not in found or len(found) == 1 or len(counts) != 1 or (0,) in counts
         or any(array.dtype != np.int64 for array in found.values())
     ):  # fmt: skip
         raise DataError("does not hold what the step wrote", where=str(path), hint=hint)

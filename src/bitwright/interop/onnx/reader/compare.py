@@ -177,14 +177,18 @@ def compare(
     Args:
         images: as `Imported.levels` takes them.
         batch: images at a time.
-        tolerance: a score counts as equal within this share of the largest score: float32 sums.
+        tolerance: a score counts as equal within this share of the largest finite score: float32
+            sums. What is infinite or no number is equal to nothing.
     """
     found = graph_scores(imported, images, batch=batch)
     count = len(images)
     flat = np.asarray(expected, np.float64).reshape(count, -1)
     other = np.asarray(found, np.float64).reshape(count, -1)
-    top = max(float(np.abs(flat).max(initial=0)), float(np.finfo(np.float32).tiny))
-    apart = np.abs(flat - other) / top
+    finite = np.isfinite(flat) & np.isfinite(other)
+    sizes = np.abs(flat, out=np.zeros_like(flat), where=finite)
+    top = max(float(sizes.max(initial=0)), float(np.finfo(np.float32).tiny))
+    apart = np.subtract(flat, other, out=np.full_like(flat, np.inf), where=finite)
+    apart = np.abs(apart) / top
     labels = flat.argmax(axis=1), other.argmax(axis=1)
     wrong = labels[0] != labels[1]
     if imported.outputs[0].softmaxes or not any(output.is_label for output in imported.outputs):
@@ -192,6 +196,7 @@ def compare(
         # alone decides which of these is the largest.
         largest, chosen = (np.take_along_axis(flat, k[:, None], axis=1)[:, 0] for k in labels)
         wrong &= (largest - chosen) / top > tolerance
+    wrong |= ~finite.all(axis=1)
     return Comparison(
         count,
         int(wrong.sum()),

@@ -229,6 +229,24 @@ def check_exact(graph: Graph) -> None:
             raise GraphError("its levels do not fit into float32 exactly", where=edge)
 
 
+def float_scale(kind: TensorType, edge: str) -> NDArray[np.float32]:
+    """The scale of an edge as float32: with it each level is a number of its own.
+
+    Raises:
+        GraphError: float32 holds the scale, or the real of its largest level, as 0 or infinity.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        scale = np.array(kind.scale, np.float32)
+        reach = scale * np.float32(max(-kind.lo, kind.hi, 1))
+    if not np.isfinite(reach).all() or (scale < np.finfo(np.float32).tiny).any():
+        raise GraphError(
+            f"its scale, {min(kind.scale):g} to {max(kind.scale):g}, leaves what float32 holds",
+            where=edge,
+            hint="ONNX carries reals as float32; scale the last layer",
+        )
+    return scale
+
+
 def require_equal(
     expected: Mapping[str, NDArray[Any]], found: Mapping[str, NDArray[Any]], tool: str
 ) -> int:
