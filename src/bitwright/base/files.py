@@ -7,6 +7,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -236,6 +237,26 @@ def parse_json(text: str | bytes, most: int = MOST_VALUES) -> Any:
         return _flat(json.loads(text))
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
+
+
+def json_text(value: Any, **options: Any) -> str:
+    """A value as JSON, which knows neither NaN nor infinity: null stands for them.
+
+    Args:
+        options: of `json.dumps`.
+    """
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, **options)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def parse_json_start(text: str) -> tuple[Any, int]:

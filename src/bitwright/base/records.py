@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
 
 from bitwright.base.described import Described
 from bitwright.base.figures import Resources
@@ -18,7 +18,24 @@ Mhz = Annotated[float, Field(ge=1e-9, le=1e15)]
 Baud = Annotated[float, Field(ge=1e-9, le=1e15)]
 Finite = Annotated[float, Field(ge=-1e100, le=1e100)]
 Positive = Annotated[float, Field(ge=1e-100, le=1e100)]
+#: A figure of a machine, of which several are multiplied: what is computed of them lies in the
+#: bounds of `Positive`.
+Rating = Annotated[float, Field(ge=1e-30, le=1e30)]
 Cycles = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+def _zero_or_from(least: float) -> AfterValidator:
+    def check(value: float) -> float:
+        if value != 0 and value < least:
+            raise ValueError(f"Input should be 0, or at least {least:g}")
+        return value
+
+    return AfterValidator(check)
+
+
+#: The same, of what may be nothing.
+PositiveOrZero = Annotated[float, Field(ge=0, le=1e100), _zero_or_from(1e-100)]
+RatingOrZero = Annotated[float, Field(ge=0, le=1e30), _zero_or_from(1e-30)]
 
 
 def is_of(kind: TypeAdapter[Any] | None, value: object) -> bool:

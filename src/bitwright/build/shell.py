@@ -28,6 +28,8 @@ from bitwright.build.sdram import (
 from bitwright.build.target import Board, Target
 from bitwright.host.description import (
     FILE,
+    MOST_BAUD,
+    MOST_MHZ,
     Description,
     Output,
     describe_engine,
@@ -200,7 +202,17 @@ def choose_line(clock_mhz: float, wanted: int) -> LineTiming:
 
 
 def describe(design: Design, clock_mhz: float, line: LineTiming) -> Description:
-    """What a host must know of a design in its shell."""
+    """What a host must know of a design in its shell.
+
+    Raises:
+        TargetError: no board has such a clock, or such a line.
+    """
+    if not (0 < clock_mhz <= MOST_MHZ and 0 < line.baud <= MOST_BAUD):
+        raise TargetError(
+            f"no board has a core at {clock_mhz:g} MHz with a line of {line.baud:g} baud",
+            where=design.top,
+            hint=f"at most {MOST_MHZ:g} MHz and {MOST_BAUD:g} baud",
+        )
     source, outputs = describe_streams(design)
     return Description(
         protocol=VERSION,

@@ -26,8 +26,10 @@ Family = Literal["ecp5", "ice40", "xc7", "xcup", "cyclonev"]
 """Families that the open synthesis flow knows."""
 
 #: A word of the vendor's. It stands unquoted in scripts and pin files that other programs execute,
-#: so it has none of the signs that mean something there.
-Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+#: so it has none of the signs that mean something there, and does not begin as an option does.
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9._][A-Za-z0-9._-]*$")]
+#: A grade of speed, which may have a sign: ``-1``.
+Grade = Annotated[str, Field(pattern=r"^(-[0-9]|[A-Za-z0-9._])[A-Za-z0-9._-]*$")]
 
 
 class Flow(StrEnum):
@@ -70,7 +72,7 @@ class Processor(Strict):
 
     kind: Literal["zynq", "zynqmp", "cyclonev-hps"]
     board: str
-    board_files: Annotated[str, Field(pattern=r"^[A-Za-z0-9._*:-]+$")] | None = None
+    board_files: Annotated[str, Field(pattern=r"^[A-Za-z0-9._*:][A-Za-z0-9._*:-]*$")] | None = None
     control: int = Field(ge=0, lt=1 << 40)
 
 
@@ -107,7 +109,7 @@ class Target(Strict):
     family: Family
     part: Word
     package: Word
-    speed: Word
+    speed: Grade
     flow: Flow
     default_clock_mhz: Mhz
     resources: Capacity
@@ -148,7 +150,7 @@ class Part(Strict):
 
     part: Word
     package: Word
-    speed: Word
+    speed: Grade
 
 
 class Board(Strict):

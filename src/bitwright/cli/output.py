@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import re
 import shlex
@@ -80,8 +79,10 @@ class Output:
 
     def value(self, value: Any) -> None:
         """Print the JSON result of the call."""
+        from bitwright.base.files import json_text
+
         encoding = (sys.stdout.encoding or "utf-8").lower().replace("-", "")
-        text = json.dumps(value, indent=1, default=str, ensure_ascii=encoding != "utf8")
+        text = json_text(value, indent=1, default=str, ensure_ascii=encoding != "utf8")
         # JSON escapes the control characters up to U+001F itself; the others may stand in it.
         print(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 

@@ -6,13 +6,12 @@ No torch is imported until a search begins.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, json_text
 from bitwright.explore.subject import find_subject
 from bitwright.report.scatter import Point, Scatter
 from bitwright.report.svg import standalone
@@ -146,7 +145,7 @@ def write_search(folder: Path, name: str, report: SearchReport) -> dict[str, Pat
         "points.csv": result.networks().to_csv(),
         "search.csv": result.layers().to_csv(),
         "search.md": "\n".join([f"{heading}: {name}", "", *lines, "", rest]),
-        "search.json": json.dumps(report.to_json(), indent=1) + "\n",
+        "search.json": json_text(report.to_json(), indent=1) + "\n",
         "policy.yaml": result.to_yaml(),
     }
     for file, text in parts.items():

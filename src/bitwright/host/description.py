@@ -35,6 +35,8 @@ _MOST_BYTES = 1 << 24
 #: Of what goes over a line, in numbers and bytes: what a graph's frame may have, 8 bytes each.
 _MOST_FRAME = 8 * MAX_FRAME
 _MOST_OUTPUTS = 1024
+#: Of any core's clock, and of any line.
+MOST_MHZ, MOST_BAUD = 1e6, 1e9
 
 Extent = Annotated[int, Field(gt=0, le=MAX_FRAME)]
 Reals = tuple[Annotated[float, Field(allow_inf_nan=False)], ...]
@@ -157,8 +159,8 @@ class Description(Strict):
     name: str
     digest: str = Field(pattern=r"^[0-9a-f]{16}$")
     graph: str = ""
-    clock_mhz: float = Field(gt=0, le=1e6)
-    baud: float = Field(gt=0, le=1e9)
+    clock_mhz: float = Field(gt=0, le=MOST_MHZ)
+    baud: float = Field(gt=0, le=MOST_BAUD)
     buffer_bytes: int = Field(gt=0, le=1 << 30)
     chunk: int = Field(gt=0, le=255)
     interval: Clocks = 0

@@ -32,7 +32,9 @@ from bitwright.pipeline.board_subject import (
     clock_of,
     own_rtl,
     program_of,
+    with_own_bitstream,
 )
+from bitwright.pipeline.designs.folder import is_design
 from bitwright.pipeline.steps.implement_engine import board_cycles
 from bitwright.pipeline.steps.levels import INPUTS, LABEL, LEVELS, read_levels
 from bitwright.pipeline.steps.map import RTL
@@ -174,6 +176,7 @@ def simulated_board(
         ToolError: Verilator or the compiler is missing, or rejects the design.
     """
     rtl, program = _simulated_rtl(subject, stack, progress)
+    subject = with_own_bitstream(subject)
     clock = min(clock_of(subject), ULX3S.most_mhz) if program else clock_of(subject)
     made = SimulatedBoard.build(rtl, clock_mhz=clock, frames=count or _known_count(subject))
     # A pseudo terminal takes any rate; the board's own is one that hosts in C know.
@@ -254,7 +257,8 @@ def _known_count(subject: BoardSubject) -> int:
 
 def _baud(subject: BoardSubject) -> float:
     """Of the board that the design is, or would be, on; of a design without one the fastest."""
-    for folder in (subject.implemented, subject.place):
+    beside = None if is_design(subject.place) else subject.place  # a design keeps none there
+    for folder in (subject.implemented, beside):
         if folder is not None and (folder / FILE).is_file():
             return read_description(folder / FILE).baud
     wanted = max(board.uart_baud for board in list_boards())

@@ -24,7 +24,7 @@ from bitwright.host.images import image_files, levels_of
 from bitwright.host.numbers import levels_of_numbers
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
 from bitwright.pipeline.designs.folder import is_design, open_design
-from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, REPORT, SIMULATE, map_design
+from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, REPORT, SIMULATE, done_here, map_design
 from bitwright.pipeline.run_files import check_run_folder, is_run, run_place
 from bitwright.pipeline.steps.levels import INPUTS, LEVELS, read_levels
 from bitwright.pipeline.steps.lower import GRAPH, INPUT
@@ -264,6 +264,15 @@ def bitstream_of(place: Path) -> Path:
         where=str(place),
         hint="implement it for a target with a board: `bitwright implement`",
     )
+
+
+def with_own_bitstream(subject: BoardSubject) -> BoardSubject:
+    """The same without what a design folder says of a bitstream that was not made here for its
+    settings: its clock may be anything. Of a run it is taken as it is.
+    """
+    if subject.implemented is None or not is_design(subject.place):
+        return subject
+    return replace(subject, implemented=done_here(open_design(subject.place), IMPLEMENT))
 
 
 def clock_of(subject: BoardSubject) -> float:

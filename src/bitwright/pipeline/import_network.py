@@ -7,7 +7,6 @@ safetensors a float model.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Set
 from dataclasses import asdict
@@ -24,7 +23,7 @@ from bitwright.base.errors import (
     RecipeError,
     RunError,
 )
-from bitwright.base.files import atomic_write, check_free
+from bitwright.base.files import atomic_write, check_free, json_text
 from bitwright.base.folders import remove_folder
 from bitwright.base.memory import MOST_OF_A_FILE
 from bitwright.base.progress import Progress, no_progress
@@ -255,7 +254,7 @@ def integer_graph(quantized: LoadedModel) -> Graph:
 
 
 def _write_report(out: Path, report: Mapping[str, Any]) -> None:
-    atomic_write(out / REPORT, json.dumps(report, indent=1) + "\n")
+    atomic_write(out / REPORT, json_text(report, indent=1) + "\n")
 
 
 def _check_place(out: Path, force: bool) -> None:

@@ -200,7 +200,8 @@ class Table:
 def value_from_json(value: Any) -> Value:
     """The inverse of what `Table.to_json` makes of one value."""
     if isinstance(value, dict):
-        return Measured(float(value["value"]), value.get("error"))
+        number = value["value"]  # null: none that JSON knows
+        return None if number is None else Measured(float(number), value.get("error"))
     if value is None or isinstance(value, str | int | float | bool):
         return value
     raise ValueError(f"{value!r} is no value of a table")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Protocol
 from markupsafe import Markup
 
 from bitwright.base.errors import DataError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, json_text
 from bitwright.base.version import __version__
 from bitwright.report.page import render_template
 from bitwright.report.table import Table, one_line
@@ -92,7 +91,7 @@ def write_report(
     }
     contents = {
         "md": (f"{name}.md", "\n".join(markdown) + "\n"),
-        "json": (f"{name}.json", json.dumps(record, indent=1, ensure_ascii=False) + "\n"),
+        "json": (f"{name}.json", json_text(record, indent=1, ensure_ascii=False) + "\n"),
         "html": (f"{name}.html", render_tables(title, lead, sections, facts)),
     }
     if len(sections) == 1:

@@ -16,14 +16,13 @@ from pydantic import Field, field_validator, model_validator
 from bitwright.base.described import Strict, read_described
 from bitwright.base.errors import TargetError
 from bitwright.base.plugins import load_attribute, plugged
+from bitwright.base.records import Rating, RatingOrZero
 from bitwright.formats import Format, MinifloatFormat
 from bitwright.low_precision.costs.model import Accelerator
 from bitwright.low_precision.ladder import Level, parse_level
 
 _DEVICES = Path(__file__).parent / "devices"
 _FLOAT32 = MinifloatFormat(8, 23)
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_AtLeastZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Unit(Strict):
@@ -38,10 +37,10 @@ class Unit(Strict):
     """
 
     format: str
-    macs_per_second: _Positive | None = None
-    macs_per_cycle: _Positive | None = None
-    efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0
-    pj_per_mac: _AtLeastZero
+    macs_per_second: Rating | None = None
+    macs_per_cycle: Rating | None = None
+    efficiency: Annotated[float, Field(ge=1e-9, le=1)] = 1.0
+    pj_per_mac: RatingOrZero
     source: Annotated[str, Field(min_length=1)]
 
     @field_validator("format")
@@ -59,8 +58,8 @@ class Unit(Strict):
 class Memory(Strict):
     """Where tensors lie between operations."""
 
-    bytes_per_second: _Positive
-    pj_per_byte: _AtLeastZero
+    bytes_per_second: Rating
+    pj_per_byte: RatingOrZero
     source: Annotated[str, Field(min_length=1)]
 
 
@@ -70,8 +69,8 @@ class Power(Strict):
     full_watts: never more than this.
     """
 
-    idle_watts: _AtLeastZero
-    full_watts: _Positive
+    idle_watts: RatingOrZero
+    full_watts: Rating
     source: Annotated[str, Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -86,7 +85,7 @@ class Overhead(Strict):
     launch_seconds: every operation takes at least this, however small.
     """
 
-    launch_seconds: _AtLeastZero = 0.0
+    launch_seconds: RatingOrZero = 0.0
     source: Annotated[str, Field(min_length=1)]
 
 
@@ -117,8 +116,8 @@ class Device(Strict):
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
     description: str
     kind: Literal["cpu", "gpu", "fpga", "other"]
-    cores: Annotated[int, Field(ge=1)] | None = None
-    clock_ghz: _Positive | None = None
+    cores: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    clock_ghz: Rating | None = None
     unit: Annotated[tuple[Unit, ...], Field(min_length=1)]
     memory: Memory
     power: Power

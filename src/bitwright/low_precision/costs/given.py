@@ -25,7 +25,6 @@ figures of whole epochs are written down. A number is a number, or ``{value, ori
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,14 +35,14 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from bitwright.base.described import Strict
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.figures import Source
-from bitwright.base.files import atomic_write, parse_json, parse_toml, regular_bytes
+from bitwright.base.files import atomic_write, json_text, parse_json, parse_toml, regular_bytes
+from bitwright.base.records import PositiveOrZero
 from bitwright.low_precision.costs.model import SUM, Cost, CostTable, LevelCosts, PartCost, total
 from bitwright.low_precision.costs.schedule import Schedule, parse_schedule
 from bitwright.low_precision.ladder import parse_level
 
 _MOST_BYTES = 16 << 20
 _PARTS = ("weights", "activations", "gradients")
-_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Number(Strict):
@@ -56,9 +55,9 @@ class _Number(Strict):
             ``measured``.
     """
 
-    value: _Seconds
-    joules: _Seconds | None = None
-    spread: _Seconds = 0.0
+    value: PositiveOrZero
+    joules: PositiveOrZero | None = None
+    spread: PositiveOrZero = 0.0
     origin: Literal["given", "assumed", "solved", "measured"] = "given"
     note: str = ""
 
@@ -110,7 +109,7 @@ class _Schedule(Strict):
 class _Document(Strict):
     name: Annotated[str, Field(min_length=1)]
     source: Literal["given", "model", "measurement"]
-    steps: Annotated[int, Field(ge=1)]
+    steps: Annotated[int, Field(ge=1, le=1 << 40)]
     rest: _Number
     policy: _Number = _Number(value=0.0)
     level: Annotated[tuple[_Level, ...], Field(min_length=1)]
@@ -247,7 +246,7 @@ def write_costs(path: Path, table: CostTable, facts: Mapping[str, Any] | None = 
         "facts": dict(facts or {}),
     }
     try:
-        atomic_write(path, json.dumps(document, indent=1) + "\n")
+        atomic_write(path, json_text(document, indent=1) + "\n")
     except OSError as error:
         raise DataError(f"cannot be written: {error.strerror or error}", where=str(path)) from error
 

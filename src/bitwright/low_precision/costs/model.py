@@ -365,7 +365,9 @@ class Comparison:
         label = {"unit": "times", "source": self.run.source.value}
         found = {"equal_epochs": self.equal_epochs, "baseline": self.baseline}
         known = {
-            f"speed_up_{name}": {"value": v, **label} for name, v in found.items() if v is not None
+            f"speed_up_{name}": {"value": v, **label}
+            for name, v in found.items()
+            if v is not None and math.isfinite(v)
         }
         return {**self.run.to_json(), **known}
 

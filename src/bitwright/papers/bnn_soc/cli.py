@@ -161,7 +161,7 @@ def classify_verb(
 ) -> None:
     """Classify one picture, or the test images of a data set."""
     from bitwright.papers.bnn_soc.course import load_samples
-    from bitwright.papers.bnn_soc.model import decide
+    from bitwright.papers.bnn_soc.model import judge
 
     output = Output(json)
     model = _model(run)
@@ -173,13 +173,14 @@ def classify_verb(
             output.say(f"class {found['class']}; sums {found['sums']}")
         return
     samples = load_samples(data)
-    judged = decide(model.settings, model.sums(samples.test_images, product), samples.test_labels)
-    answer = {"images": len(judged.classes), "argmax": judged.argmax, "strict": judged.strict}
-    if not output.answered({**answer, "confusion": judged.confusion.tolist()}):
-        output.say(
-            f"{judged.argmax:.2%} of {answer['images']} images by the largest sum, "
-            f"{judged.strict:.2%} with all outputs right"
-        )
+    judged = judge(model, samples.test_images, samples.test_labels, product)
+    if json:
+        output.value(judged.to_json())
+        return
+    output.say(
+        f"{judged.argmax:.2%} of {len(judged.classes)} images by the largest sum, "
+        f"{judged.strict:.2%} with all outputs right"
+    )
 
 
 @bnn.command("lower")
@@ -193,12 +194,14 @@ def lower_verb(
     force: Force = False,
 ) -> None:
     """Make a design folder of a binarized network: `bitwright map`, `simulate`, `implement` it."""
+    from bitwright.base.bounded import bounded
     from bitwright.base.files import check_free
     from bitwright.papers.bnn_soc.course import load_samples
     from bitwright.papers.bnn_soc.graph import make_design
 
     check_free(out, force=force)
-    make_design(_model(run), out, load_samples(data).test_images, images)
+    model, samples = _model(run), load_samples(data)
+    bounded(lambda: make_design(model, out, samples.test_images, images), run, made=True)
     Output(False).say(f"the design is in {out}; next: bitwright simulate {out}")
 
 

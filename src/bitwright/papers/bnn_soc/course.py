@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from bitwright.base.errors import DataError
+from bitwright.base.records import PositiveOrZero
 from bitwright.papers.bnn_soc.model import Model, decide
 from bitwright.papers.bnn_soc.settings import PIXELS, Settings, order, rates
 from bitwright.papers.bnn_soc.trainer import Trainer
@@ -91,7 +92,7 @@ class Look:
     cycles: Annotated[int, Field(gt=0, lt=1 << 63)]
     argmax: Share
     strict: Share
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    seconds: PositiveOrZero
 
 
 def load_samples(folder: Path | None = None, *, held_out: float = 0.0) -> Samples:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.base.errors import DataError, ToolError
+from bitwright.base.errors import DataError, RunError, ToolError
 from bitwright.base.figures import Measured, Source
 from bitwright.explore.bench.power import metered
 from bitwright.papers.bnn_soc.course import Samples
 from bitwright.papers.bnn_soc.lines import own_lines
-from bitwright.papers.bnn_soc.model import Model, decide
+from bitwright.papers.bnn_soc.model import Model, judge
 from bitwright.papers.bnn_soc.run_folder import Trained
 from bitwright.papers.bnn_soc.soc import network_time, published, usage
 from bitwright.report.svg import bars
@@ -99,7 +99,7 @@ def opencl_kpi(trained: Trained, samples: Samples, wanted: str = "") -> Kpi:
     sums, expected = model.sums(frames, product), model.sums(frames)
     if model.settings.binary and not np.array_equal(sums, expected):
         raise MismatchError("the device gives other sums than the CPU", where=device.name)
-    judged = decide(model.settings, model.sums(samples.test_images, product), samples.test_labels)
+    judged = judge(model, samples.test_images, samples.test_labels, product)
     kernels, walls = [], []
     for _ in range(_REPEATS):
         before, start = device.traffic.kernel_s, time.perf_counter()
@@ -132,23 +132,31 @@ def hardware_kpi(trained: Trained, design: Path, accuracy: float) -> Kpi:
 
     Raises:
         DataError: the design is of another network.
-        RunError: it is no design, or has not been simulated.
+        RunError: it is no design, or has not been simulated here: what came with a folder of
+            somebody else counts for nothing.
     """
     from bitwright.lower import optimise
     from bitwright.papers.bnn_soc.graph import binary_graph
     from bitwright.pipeline.designs.folder import open_design
-    from bitwright.pipeline.designs.steps import ProofResult
+    from bitwright.pipeline.designs.steps import MAP, done_here, proof_of
     from bitwright.pipeline.steps.results import load_result
     from bitwright.pipeline.steps.results_hardware import MapResult
 
-    if open_design(design).graph.digest != optimise(binary_graph(trained.model)).digest:
+    opened = open_design(design)
+    if opened.graph.digest != optimise(binary_graph(trained.model)).digest:
         raise DataError(
             f"is not a design of {trained.name}",
             where=str(design),
             hint=f"bitwright bnn lower {trained.name} --out DIR; bitwright simulate DIR",
         )
-    mapped = load_result(MapResult, design / "map")
-    simulated = load_result(ProofResult, design / "simulate")
+    folder, simulated = done_here(opened, MAP), proof_of(opened)
+    if folder is None or simulated is None:
+        raise RunError(
+            "has not been simulated here, for its settings as they are",
+            where=str(design),
+            hint=f"bitwright simulate {design}",
+        )
+    mapped = load_result(MapResult, folder)
     ms = simulated.latency / mapped.rate_clock_mhz * 1e-3
     there = mapped.capacity.lut
     logic = mapped.resources.lut / there if there else None
@@ -167,7 +175,7 @@ def kpis_of(
         designs: design folders of this network; see `hardware_kpi`.
     """
     model = trained.model
-    judged = decide(model.settings, model.sums(samples.test_images), samples.test_labels)
+    judged = judge(model, samples.test_images, samples.test_labels)
     found = [cpu_kpi(trained, samples, judged.argmax)]
     if device is not None:
         try:

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import BitwrightError, DataError
 from bitwright.base.files import atomic_write, parse_json, read_bytes
+from bitwright.base.memory import check_room
 from bitwright.ir.executor.xnor import BinaryMatrix, unpack_signs
 from bitwright.papers.bnn_soc.numbers import Floats, activate
 from bitwright.papers.bnn_soc.packing import pack32, words_of
@@ -22,6 +24,11 @@ from bitwright.papers.bnn_soc.settings import Settings
 FORMAT = "bitwright-bnn-1"
 #: From the number of a layer and activations (N, inputs) to unscaled sums (N, outputs).
 Product = Callable[[int, NDArray[Any]], NDArray[Any]]
+#: Bytes that frames take at a time on their way through the layers, and of them a unit of one:
+#: its sum, scaled, in double, its activation and its sign.
+_AT_A_TIME, _A_UNIT = 1 << 28, 64
+#: Classes of which anybody reads a matrix of who was taken for whom.
+_MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True)
@@ -48,14 +55,22 @@ class Model:
 
     def signs(self, layer: int) -> NDArray[np.int8]:
         """The binary copy of a layer's weights."""
-        return np.where(self.weights[layer] >= 0, 1, -1).astype(np.int8)
+        found = (self.weights[layer] >= 0).astype(np.int8)  # wider integers would be gigabytes
+        found *= 2
+        found -= 1
+        return found
 
     def cpu(self, engine: str | None = None, threads: int = 1) -> Product:
         """Products of this processor; `BinaryMatrix` has the engines of binarized networks."""
         if not self.settings.binary:
             return lambda layer, x: x.astype(np.float32) @ self.weights[layer].T
-        matrices = [BinaryMatrix(self.signs(layer)) for layer in range(self.settings.layers)]
+        matrices = [BinaryMatrix(weight) for weight in self.weights]
         return lambda layer, x: matrices[layer].product(x, engine=engine, threads=threads)
+
+    @property
+    def batch(self) -> int:
+        """Frames that pass at a time: fewer through wide layers, whose width only a file says."""
+        return max(1, _AT_A_TIME // (_A_UNIT * max(self.settings.sizes)))
 
     def sums(self, images: NDArray[np.uint8], product: Product | None = None) -> Floats:
         """Scaled sums of the output units, (N, classes).
@@ -65,7 +80,8 @@ class Model:
             product: by default `cpu`.
 
         Raises:
-            DataError: images of another size or depth.
+            DataError: images of another size or depth, or more sums than fit into memory; see
+                `judge`, which holds only some of them at a time.
         """
         s = self.settings
         flat = images.reshape(len(images), -1) if images.ndim > 1 else images[None]
@@ -76,6 +92,16 @@ class Model:
                 hint="grey images of 8 bits, 28 x 28 for the document's networks",
             )
         product = product or self.cpu()
+        said = f"sums of {len(flat)} images and {s.sizes[-1]} classes"
+        check_room(4 * len(flat) * s.sizes[-1], said, "model", "give fewer images")
+        found = np.empty((len(flat), s.sizes[-1]), dtype=np.float32)
+        for start in range(0, len(flat), self.batch):
+            some = slice(start, start + self.batch)
+            found[some] = self._sums(flat[some], product)
+        return found
+
+    def _sums(self, flat: NDArray[np.uint8], product: Product) -> Floats:
+        s = self.settings
         x = s.input_values()[flat]
         z = x
         for layer in range(s.layers):
@@ -87,7 +113,7 @@ class Model:
                 z = z + bias
             x = activate(s.act_forward, z)
             if s.binary:
-                x = np.where(x >= 0, 1, -1).astype(np.float32)
+                x = np.where(x >= 0, np.float32(1), np.float32(-1))
         return z
 
     def save(self, path: Path, *, packed: bool = False) -> None:
@@ -108,6 +134,7 @@ class Model:
         atomic_write(path, save(arrays, metadata=about))
 
     @classmethod
+    @bounded_reader
     def load(cls, path: Path) -> Model:
         """Read what `save` wrote.
 
@@ -179,13 +206,45 @@ class Decisions:
         classes: of each image, by the largest sum.
         argmax: share of them that is right.
         strict: share whose outputs all are on their side of the threshold.
-        confusion: (true, found) counts of ``classes``.
+        labels: what each image is.
+        count: of the network's classes.
     """
 
     classes: NDArray[np.int64]
     argmax: float
     strict: float
-    confusion: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    count: int
+
+    @property
+    def confusion(self) -> NDArray[np.int64] | None:
+        """(true, found) counts of ``classes``; None of more classes than anybody reads in a
+        matrix, which grows with their square: see `counts`.
+        """
+        if self.count > _MOST_CLASSES:
+            return None
+        found = np.zeros((self.count, self.count), dtype=np.int64)
+        np.add.at(found, (self.labels, self.classes), 1)
+        return found
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """The same as rows (true, found, images) of what is not 0."""
+        pairs = np.stack([self.labels, self.classes], axis=1)
+        found, images = np.unique(pairs, axis=0, return_counts=True)
+        return np.concatenate([found, images[:, None]], axis=1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Shares and the confusion; of many classes its ``counts``."""
+        matrix = self.confusion
+        confusion = {"counts": self.counts.tolist()} if matrix is None else {}
+        return {
+            "images": len(self.classes),
+            "argmax": self.argmax,
+            "strict": self.strict,
+            "confusion": None if matrix is None else matrix.tolist(),
+            **confusion,
+        }
 
 
 def decide(
@@ -200,6 +259,42 @@ def decide(
     Raises:
         DataError: a label is none of the network's classes.
     """
+    return _decisions(labels, [_decided(settings, sums, labels, threshold)], sums.shape[1])
+
+
+def judge(
+    model: Model,
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    product: Product | None = None,
+) -> Decisions:
+    """`decide` of a network's sums, of which no more are held at a time than `Model.batch` images
+    have.
+
+    Raises:
+        DataError: as of `Model.sums` and `decide`.
+    """
+    product = product or model.cpu()
+    found = []
+    for start in range(0, max(len(images), 1), model.batch):
+        some = slice(start, start + model.batch)
+        sums = model.sums(images[some], product)
+        found.append(_decided(model.settings, sums, labels[some], None))
+    return _decisions(labels, found, model.settings.sizes[-1])
+
+
+_Decided = tuple[NDArray[np.int64], NDArray[np.bool_]]
+
+
+def _decisions(labels: NDArray[np.int64], parts: list[_Decided], count: int) -> Decisions:
+    classes, right = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Decisions(classes, float((classes == labels).mean()), float(right.mean()), labels, count)
+
+
+def _decided(
+    settings: Settings, sums: Floats, labels: NDArray[np.int64], threshold: float | None
+) -> _Decided:
+    """Of each image the class, and whether all of its outputs are right."""
     if labels.size and not 0 <= labels.min() <= labels.max() < sums.shape[1]:
         raise DataError(
             f"expected labels 0 to {sums.shape[1] - 1}, got {labels.min()} to {labels.max()}",
@@ -208,17 +303,11 @@ def decide(
         )
     output = activate(settings.act_forward, sums)
     if settings.binary:
-        output = np.where(output >= 0, 1, -1)
+        output = np.where(output >= 0, np.float32(1), np.float32(-1))
     limit = (1.0 if settings.binary else 0.0) if threshold is None else threshold
-    count = sums.shape[1]
-    wanted = np.arange(count) == labels[:, None]
+    wanted = np.arange(sums.shape[1]) == labels[:, None]
     right = np.where(wanted, output >= limit, (output <= -limit) & (output < max(limit, 1e-30)))
-    classes = sums.argmax(axis=1)
-    confusion = np.zeros((count, count), dtype=np.int64)
-    np.add.at(confusion, (labels, classes), 1)
-    return Decisions(
-        classes, float((classes == labels).mean()), float(right.all(axis=1).mean()), confusion
-    )
+    return sums.argmax(axis=1), right.all(axis=1)
 
 
 def surest_class(settings: Settings, sums: Floats) -> tuple[NDArray[np.int64], Floats]:

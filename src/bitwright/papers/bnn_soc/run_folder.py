@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.described import Strict, validated
 from bitwright.base.errors import DataError
 from bitwright.base.files import MOST_TEXT, atomic_write, read_bytes
@@ -59,6 +60,7 @@ def save_run(folder: Path, model: Model, looks: Sequence[Look], threads: int) ->
     atomic_write(folder / COURSE, json.dumps(about, indent=1) + "\n")
 
 
+@bounded_reader
 def load_run(folder: Path) -> Trained:
     """Read a run.
 

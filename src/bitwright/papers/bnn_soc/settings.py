@@ -150,7 +150,8 @@ class Settings:
         for name in ("rate_start", "rate_end", "rate_scale"):
             _between(name, getattr(self, name), 1e-30, 1e12)
         _between("exaggeration", self.exaggeration, 0.0, 1e12)
-        _between("rate_constant", self.rate_constant, 0.0, 1e12)
+        if self.rate_constant != 0:
+            _between("rate_constant", self.rate_constant, 1e-30, 1e12)
         _between("threshold", self.threshold, 0, 256)
         _between("present", self.present, 0, 256)
         _between("seed", self.seed, 0, (1 << 63) - 1)

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.bounded import bounded, bounded_reader
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, file_inside, read_text
 from bitwright.base.names import plain_word
@@ -103,8 +104,10 @@ def watch(
 def _rows(queue: Path) -> list[tuple[str, str, str]]:
     """(file, label, guess) of the queue."""
     place = queue / LABELS
-    if not place.exists():
-        return []
+    return bounded(lambda: _table(place), place) if place.exists() else []
+
+
+def _table(place: Path) -> list[tuple[str, str, str]]:
     try:
         rows = list(csv.reader(io.StringIO(read_text(place))))[1:]
     except csv.Error as error:
@@ -122,13 +125,16 @@ def _write(queue: Path, rows: Sequence[tuple[str, str, str]]) -> None:
     atomic_write(queue / LABELS, text.getvalue())
 
 
+@bounded_reader
 def labelled(queue: Path, size: tuple[int, int], classes: int) -> list[tuple[Frame, int]]:
     """The frames of a queue that somebody has labelled.
 
     Raises:
-        DataError: a label is no class, or a picture is missing or of another size.
+        DataError: a label is no class, or a picture is missing, of another size, or has several
+            labels.
     """
     found = []
+    seen: dict[Path, str] = {}  # a row of some bytes is no reason to decode a picture again
     for name, label, _ in _rows(queue):
         if not label:
             continue
@@ -137,22 +143,33 @@ def labelled(queue: Path, size: tuple[int, int], classes: int) -> list[tuple[Fra
                 f"{label!r} is no class", where=f"{queue / LABELS}, {name}",
                 hint=f"0 to {classes - 1}, or nothing",
             )  # fmt: skip
-        found.append((_picture(queue, name, size), int(label)))
+        place = _place(queue, name)
+        if place in seen:
+            raise DataError(
+                f"{name!r} has a label already, as {seen[place]!r}", where=str(queue / LABELS),
+                hint="one row a frame; --passes trains on each of them several times",
+            )  # fmt: skip
+        seen[place] = name
+        found.append(((name, _picture(place, size)), int(label)))
     return found
 
 
-def _picture(queue: Path, name: str, size: tuple[int, int]) -> Frame:
+def _place(queue: Path, name: str) -> Path:
+    """Where a frame lies, links followed."""
+    try:
+        return file_inside(queue, name)
+    except (OSError, ValueError) as error:
+        raise DataError(f"no such frame: {error}", where=str(queue / LABELS)) from error
+
+
+def _picture(place: Path, size: tuple[int, int]) -> NDArray[np.uint8]:
     from bitwright.base.files import read_bytes
     from bitwright.data.decoding import Decoding, decode_image
 
-    try:
-        place = file_inside(queue, name)
-    except (OSError, ValueError) as error:
-        raise DataError(f"no such frame: {error}", where=str(queue / LABELS)) from error
     levels = decode_image(read_bytes(place), Decoding(grey=True), str(place))[..., 0]
     if levels.shape != size:
         raise DataError(f"expected {size}, got {levels.shape}", where=str(place))
-    return name, levels
+    return levels
 
 
 def retrain(

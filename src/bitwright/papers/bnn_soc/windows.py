@@ -77,8 +77,9 @@ def detect(
     product = product or model.cpu()
     labels = np.zeros(down * across, dtype=np.int64)
     leads = np.full(down * across, -1.0, dtype=np.float32)
-    for start in range(0, down * across, _BATCH):  # a window has as many bytes as it has pixels
-        numbers = np.arange(start, min(start + _BATCH, down * across))
+    batch = min(_BATCH, model.batch)  # a window has as many bytes as it has pixels
+    for start in range(0, down * across, batch):
+        numbers = np.arange(start, min(start + batch, down * across))
         windows = every[np.divmod(numbers, across)].reshape(len(numbers), -1)
         inked = (model.settings.input_values() > 0)[windows].mean(axis=1) >= ink
         if inked.any():

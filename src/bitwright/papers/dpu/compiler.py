@@ -7,14 +7,13 @@ told with its reason.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import GraphError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, json_text
 from bitwright.ir import Graph, save_graph
 from bitwright.lower.split import Maker, Part, Parted, split_graph
 from bitwright.papers.dpu.architecture import Architecture
@@ -130,7 +129,7 @@ class Compiled:
         graphs = self.files()
         for name, part in zip(graphs, self.parts, strict=False):
             save_graph(part.graph, folder / name)
-        atomic_write(folder / graphs[-1], json.dumps(self.to_json(), indent=1) + "\n")
+        atomic_write(folder / graphs[-1], json_text(self.to_json(), indent=1) + "\n")
 
 
 def compile_graph(graph: Graph, architecture: Architecture) -> Compiled:

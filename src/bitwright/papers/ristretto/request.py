@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitwright.base.errors import DataError, RecipeError, ToolError
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, json_text
 from bitwright.data import Dataset
 from bitwright.explore.subject import Subject, find_subject
 
@@ -74,7 +73,7 @@ def write_ristretto(source: Path, target: Path, result: RistrettoResult) -> None
     if target.is_dir():
         raise DataError("is a folder", where=str(target), hint="name a .prototxt file")
     text = quantized_prototxt(source, result.params)
-    atomic_write(target.with_suffix(".json"), json.dumps(result.to_json(), indent=1) + "\n")
+    atomic_write(target.with_suffix(".json"), json_text(result.to_json(), indent=1) + "\n")
     atomic_write(target.with_suffix(".md"), result.to_markdown())
     atomic_write(target, text)
 

@@ -113,7 +113,7 @@ def _facts(design: Design, name: str) -> dict[str, Any]:
     }
 
 
-def _done(design: Design, name: str) -> Path | None:
+def done_here(design: Design, name: str) -> Path | None:
     """The folder of a step, if it was done here for the settings as they are."""
     return design.done(name, _facts(design, name))
 
@@ -168,7 +168,7 @@ def implement_design(design: Design, progress: Progress = no_progress) -> Design
     if design.settings.hardware.kind == "engine":  # it has no folding to search again
         _implemented(design, progress, searching=False)
         return design
-    proven, was_done = (_done(design, name) is not None for name in (SIMULATE, IMPLEMENT))
+    proven, was_done = (done_here(design, name) is not None for name in (SIMULATE, IMPLEMENT))
     for left in reversed(range(MOST_SEARCHES + 1)):
         made = _implemented(design, progress, searching=left > 0)
         mapped, found = load_result(MapResult, design.folder / MAP), read_result(made / RESULT)
@@ -288,7 +288,7 @@ def report_design(design: Design, progress: Progress = no_progress) -> Path:
         BitwrightError: as `map_design`.
     """
     mapped = map_design(design, progress)
-    done = {name: _facts(design, name) for name in (SIMULATE, IMPLEMENT) if _done(design, name)}
+    done = {name: _facts(design, name) for name in (SIMULATE, IMPLEMENT) if done_here(design, name)}
 
     def write(folder: Path) -> None:
         from bitwright.pipeline.steps.summary import PAGE, RECORD
@@ -306,7 +306,7 @@ def report_design(design: Design, progress: Progress = no_progress) -> Path:
 
 def proof_of(design: Design) -> ProofResult | None:
     """What `simulate_design` has found; None if it has not been done here for these settings."""
-    folder = _done(design, SIMULATE)
+    folder = done_here(design, SIMULATE)
     return None if folder is None else load_result(ProofResult, folder)
 
 
@@ -316,7 +316,7 @@ def summary_of(design: Design) -> tuple[SummaryRow, ...]:
     from bitwright.pipeline.steps.results_run import Results
     from bitwright.pipeline.steps.summary import summary_rows
 
-    done = _done(design, IMPLEMENT)
+    done = done_here(design, IMPLEMENT)
     kind = design.settings.hardware.kind
     mapped: dict[str, Any] = (
         {"engine": load_result(EngineResult, design.folder / MAP)}

@@ -13,7 +13,7 @@ import numpy as np
 
 from bitwright.base.errors import MismatchError, RunError, TargetError
 from bitwright.base.figures import Resources
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, json_text
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.records import BlockRow, EdgeRow, FifoRow
 from bitwright.base.trust import importable
@@ -474,5 +474,5 @@ def _finn_files(folder: Path, result: MapResult) -> None:
         ("weight_memory", result.weight_memory),
     ):
         if table is not None:
-            text = json.dumps(table, indent=2) + "\n"
+            text = json_text(table, indent=2) + "\n"
             atomic_write(folder / f"estimate_{name}.json", text)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from bitwright.base.errors import MismatchError, RecipeError, TargetError, ToolError
 from bitwright.base.figures import Resources
-from bitwright.base.files import atomic_write, read_text
+from bitwright.base.files import atomic_write, json_text, read_text
 from bitwright.base.memory import is_chosen
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.records import EngineLayerRow, EngineWaitRow
@@ -150,7 +149,7 @@ def map_engine(
         }
     )
     rows = [layer.model_dump(mode="json") for layer in result.layers]
-    atomic_write(folder / "estimate_layers.json", json.dumps(rows, indent=1) + "\n")
+    atomic_write(folder / "estimate_layers.json", json_text(rows, indent=1) + "\n")
     result.save(folder)
     return result
 

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from bitwright.base.figures import Resources
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, json_text
 from bitwright.base.nouns import Noun
 from bitwright.base.records import PathRow
 from bitwright.base.version import __version__
@@ -310,7 +309,7 @@ def _finn_files(context: StepContext, made: Report) -> None:
         "total_parameters": sum(layer.parameters for layer in made.layers),
     }
     for name, table in (("time_per_step.json", times), ("op_and_param_counts.json", counts)):
-        atomic_write(context.folder / name, json.dumps(table, indent=2) + "\n")
+        atomic_write(context.folder / name, json_text(table, indent=2) + "\n")
 
 
 def _macs_by_type(layers: Sequence[LayerRow]) -> dict[str, int]:

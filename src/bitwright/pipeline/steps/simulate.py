@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from bitwright.base.arrays import read_npz
 from bitwright.base.errors import MismatchError
 from bitwright.base.figures import Source
-from bitwright.base.files import atomic_write
+from bitwright.base.files import atomic_write, json_text
 from bitwright.base.progress import Progress, no_progress
 from bitwright.ir import Graph, IntArray
 from bitwright.pipeline.context import StepContext
@@ -317,4 +316,4 @@ def write_performance(result: SimulateResult, clock_mhz: float, folder: Path) ->
         "fclk[mhz]": clock_mhz,
         "source": "simulation",
     }
-    atomic_write(folder / "rtlsim_performance.json", json.dumps(table, indent=2) + "\n")
+    atomic_write(folder / "rtlsim_performance.json", json_text(table, indent=2) + "\n")
