@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,41 @@ def test_a_signal_of_a_forked_child_is_none() -> None:
     done = start(FORKED)
     said, _ = done.communicate(timeout=60)
     assert said.splitlines() == ["still here", "done False"] and done.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_the_command_ends_the_programs_that_it_runs(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    body = f"""
+from pathlib import Path
+from bitwright.base.tools.process import run_process
+argv = ['sh', '-c', 'echo $$ > pid; sleep 300']
+run_process(argv, cwd=Path({str(tmp_path)!r}), log=Path({str(tmp_path / "log")!r}), timeout=300)
+"""
+    done, pid = start(body, patience_s=10), tmp_path / "pid"
+    while not (pid.is_file() and pid.read_text().strip()):
+        assert done.poll() is None
+        time.sleep(0.05)
+    done.send_signal(number)
+    _, told = done.communicate(timeout=60)
+    assert "KeyboardInterrupt" in told
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+def test_what_is_compiled_in_threads_ends_at_once(tmp_path: Path) -> None:
+    """A thread does not hear of Ctrl-C, and its compiler may work for minutes."""
+    body = """
+import threading
+from pathlib import Path
+from bitwright.base.tools.process import output_of
+from bitwright.sim.toolchain import _together
+def one(name, tick):
+    output_of(['sleep', '300'], name=name, timeout=300, tick=tick)
+threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+_together(one, ['a', 'b', 'c', 'd'])
+"""
+    done = start(body, patience_s=30)
+    _, told = done.communicate(timeout=30)
+    assert "KeyboardInterrupt" in told

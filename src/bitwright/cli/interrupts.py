@@ -11,10 +11,16 @@ import time
 from contextlib import suppress
 from types import FrameType, TracebackType
 
+from bitwright.base.tools.process import end_running
+
 EXIT_INTERRUPTED = 130
 #: Seconds in which a Ctrl-C is to be noticed.
 PATIENCE_S = 10.0
 _LOOK_S = 0.05
+#: Ctrl-C, and what ends a program otherwise: `kill`, a terminal that is closed.
+_ENDINGS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 _MANY = 1 << 12  # signals that are taken from the pipe at once
 
 
@@ -51,7 +57,11 @@ class Interrupts:
         # Somebody else's handler, such as that of a program that calls us, is left alone.
         default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if default and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self._note)
+            for number in _ENDINGS:
+                # Closing the terminal and `kill` too: as exceptions, which end the programs that
+                # run for us. Who has said that they are to be ignored (nohup) is heard.
+                if number == signal.SIGINT or signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, self._note)
             self._pipe = read, write = os.pipe()
             os.set_blocking(write, False)
             # Written to at the signal itself, whatever the main thread is doing.
@@ -62,12 +72,12 @@ class Interrupts:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.seen = True
         self._notices += 1
-        signal.default_int_handler(number, frame)
+        raise KeyboardInterrupt
 
     def _watch(self, read: int) -> None:
         with suppress(OSError), os.fdopen(read, "rb", buffering=0) as signals:
             while numbers := signals.read(_MANY):
-                if signal.SIGINT in numbers:
+                if set(_ENDINGS) & set(numbers):
                     self._wait()
                     self._answered = self._notices
                     # Python sees several as one: those that came until then are done with.
@@ -81,6 +91,7 @@ class Interrupts:
             if time.monotonic() > end:
                 sys.stderr.write("interrupted in the middle of a computation\n")
                 sys.stderr.flush()
+                end_running()
                 os._exit(EXIT_INTERRUPTED)
             time.sleep(_LOOK_S)
 
@@ -96,12 +107,18 @@ class Interrupts:
             self._pipe = None
             os.close(write)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number in _ENDINGS:
+                if signal.getsignal(number) == self._note:
+                    signal.signal(number, signal.SIG_DFL)
 
 
 def _leave_alone() -> None:
     """A child that was forked shares the pipe: its signals are not ours."""
     with suppress(ValueError):  # forked by another thread than the main one
         signal.set_wakeup_fd(-1)
+        for number in _ENDINGS[1:]:
+            if getattr(signal.getsignal(number), "__func__", None) is Interrupts._note:
+                signal.signal(number, signal.SIG_DFL)
 
 
 os.register_at_fork(after_in_child=_leave_alone)

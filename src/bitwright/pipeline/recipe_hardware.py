@@ -14,7 +14,7 @@ from bitwright.base.files import MOST_TEXT, read_text
 from bitwright.base.records import Mhz
 
 Count = Annotated[int, Field(ge=1, strict=True)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(ge=1e-9, le=1e15, allow_inf_nan=False)]
 
 
 class Section(Described):

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
 from bitwright.base.errors import ToolError
 from bitwright.base.source import our_code
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import Tool, require
-from bitwright.base.tools.process import output_of
+from bitwright.base.tools.process import Tick, output_of
 
 TIMEOUT_S = 600.0
+Item = TypeVar("Item")
 CHECKS = "-DBITWRIGHT_CHECKS"
 """Turns on the assertions and measurements in the RTL, which not every tool can read."""
 _JOBS = 2
@@ -147,18 +150,37 @@ def compile_program(
     objects = [folder / f"unit{number}.o" for number in range(len(units))]
     common = ["-include", str(runtime / _COMMON_HEADER), f"-I{runtime}", f"-I{folder}"]
 
-    def one(pair: tuple[Path, Path]) -> None:
+    def one(pair: tuple[Path, Path], tick: Tick) -> None:
         argv = [compiler, *flags, level, *common, "-c", str(pair[0]), "-o", str(pair[1])]
-        output_of(argv, cwd=folder, name=f"{Path(compiler).name} {pair[0].name}", timeout=TIMEOUT_S)
+        name = f"{Path(compiler).name} {pair[0].name}"
+        output_of(argv, cwd=folder, name=name, timeout=TIMEOUT_S, tick=tick)
 
-    with ThreadPoolExecutor(_JOBS) as pool:
-        list(pool.map(one, zip(units, objects, strict=True)))
+    _together(one, list(zip(units, objects, strict=True)))
     driver = Path(_HARNESS).stem
     objects += [o for o in sorted(runtime.glob("*.o")) if harness.shared or o.stem != driver]
     # Three times as fast as the usual linker, where it is there.
     linker = ["-fuse-ld=gold"] if shutil.which("ld.gold") else []
     argv = [compiler, *linker, "-pthread", *map(str, objects), "-o", str(program), "-lm"]
     output_of(argv, cwd=folder, name="link", timeout=TIMEOUT_S)
+
+
+def _together(one: Callable[[Item, Tick], None], items: Sequence[Item]) -> None:
+    """Do something with each item, some at a time. What ends the first one, Ctrl-C included, ends
+    them all: threads do not hear of it, but the programs that they run for are asked now and then.
+    """
+    over = threading.Event()
+
+    def tick(seconds: float) -> None:
+        if over.is_set():
+            raise ToolError("was stopped", where="compilation")
+
+    with ThreadPoolExecutor(_JOBS) as pool:
+        try:
+            list(pool.map(lambda item: one(item, tick), items))
+        except BaseException:
+            over.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def harness_file(name: str) -> bytes:
@@ -228,15 +250,15 @@ def _compile_runtime(
     for name in (_HARNESS, *_HEADERS):
         (folder / name).write_bytes(harness_file(name))
 
-    def one(source: Path) -> None:
+    def one(source: Path, tick: Tick) -> None:
         if source == header:
             argv = ["-x", "c++-header", str(header), "-o", f"{header}.gch"]
         else:
             argv = ["-c", str(source), "-o", str(folder / f"{source.stem}.o")]
         what = f"{Path(compiler).name} {source.name}"
         level = _RUNTIME_LEVELS[source.name not in names]
-        output_of([compiler, *flags, level, *argv], cwd=folder, name=what, timeout=TIMEOUT_S)
+        argv = [compiler, *flags, level, *argv]
+        output_of(argv, cwd=folder, name=what, timeout=TIMEOUT_S, tick=tick)
 
     sources = [_include(tool) / name for name in names]
-    with ThreadPoolExecutor(_JOBS) as pool:
-        list(pool.map(one, [*sources, folder / _HARNESS, header]))
+    _together(one, [*sources, folder / _HARNESS, header])

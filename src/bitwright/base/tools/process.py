@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from bitwright.base.tools.python import SAFE_PATH
 Tick = Callable[[float], None]
 """Called a few times a second with the seconds a program has been running."""
 
+#: Process groups of programs that run, by their number.
+_running: set[int] = set()
 _GRACE_S = 2.0
 _POLL_S = 0.02
 _TAIL_LINES = 12
@@ -113,13 +115,17 @@ def run_process(
                 where=shown,
                 hint="`bitwright doctor` shows every tool and how to install it",
             ) from error
+        _running.add(process.pid)
         try:
             returncode, cpu, peak = _wait(process.pid, start, timeout, tick)
+            if returncode is None:
+                _kill_group(process)
         except BaseException:
             _kill_group(process)
             raise
+        finally:
+            _running.discard(process.pid)
     if returncode is None:
-        _kill_group(process)
         raise ToolError(
             f"did not finish within {timeout:g} s and was stopped",
             where=f"{shown} (log: {log})",
@@ -127,6 +133,13 @@ def run_process(
         )
     process.returncode = returncode  # reaped by us: Popen must not wait for it again
     return Completed(returncode, time.monotonic() - start, cpu, peak, log)
+
+
+def end_running() -> None:
+    """End every program that this process runs, at once: for who is about to end himself."""
+    for pid in tuple(_running):
+        with suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 def _wait(
@@ -215,12 +228,14 @@ def output_of(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     hint: str | None = None,
+    tick: Tick | None = None,
 ) -> str:
     """Run a short program to its end; everything it said.
 
     Args:
         name: what to call it in errors.
         hint: what to do when it fails.
+        tick: called now and then while it runs.
 
     Raises:
         ToolError: it cannot be started, fails (the message has the first lines it said) or runs
@@ -229,7 +244,7 @@ def output_of(
     with tempfile.TemporaryDirectory(prefix="bitwright-") as folder:
         done = run_process(
             argv, cwd=cwd or Path(folder), log=Path(folder, "log"), timeout=timeout, env=env,
-            name=name,
+            name=name, tick=tick,
         )  # fmt: skip
         text = done.text()
     if done.returncode != 0:

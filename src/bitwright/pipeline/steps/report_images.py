@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Stage = Callable[[int], Tensor | None]
 
 _BARS = 10
+_MOST_CLASSES = 1000
 
 
 def samples(
@@ -129,8 +130,12 @@ def distribution(work: Workspace, outputs: Tensor) -> tuple[tuple[str, int], ...
 
 
 def confusion(work: Workspace, outputs: Tensor) -> tuple[tuple[int, ...], ...]:
-    """Row = label, column = prediction of the integer graph; nothing where there are no classes."""
+    """Row = label, column = prediction of the integer graph; nothing where there are no classes,
+    or more than anybody looks at: it grows with their square.
+    """
     test = work.data.test
+    if len(test.classes) > _MOST_CLASSES:
+        return ()
     table = work.task.confusion(outputs, label_tensor(test.labels), len(test.classes))
     return () if table is None else tuple(tuple(int(n) for n in row) for row in table)
 
