@@ -7,7 +7,8 @@ RUN is a run directory of a detector as far as step ``lower``. Its real stages: 
 image file and resize it as the run's ``input.json`` says; the integer graph, on one thread, by the
 executor; the box of the output. Every frame's box must be the same and in the same order. A row is
 the median of ``--rounds`` rounds, in which the ways to run take turns. ``bound`` is what no host
-can beat: the sum of the stages' times by that of the slowest for its workers, and by the cores.
+can beat: a frame's time one after another by that of the slowest stage for its workers, and by the
+cores.
 Run it on a quiet machine.
 
 ``--device``: the network runs on the accelerator of the run's step ``map`` instead, which takes a
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import threading
@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from results import command, keep, kept, machine, table
 
+from bitwright.base.processors import available_threads
 from bitwright.data.detection_boxes import decode
 from bitwright.data.preprocessing import read_input
 from bitwright.host.images import image_files, read_image, to_levels
@@ -142,7 +143,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     def asked(word: str) -> str:
         return paths.get(word, word)
 
-    total, cores = sum(parts.values()), len(os.sched_getaffinity(0))
+    total = statistics.median(seconds["sequential"]) / args.frames * 1e3  # what a frame took
+    cores = available_threads()
     rows = {}
     for name, each in seconds.items():
         ratios = [a / b for a, b in zip(seconds["sequential"], each, strict=True)]

@@ -34,6 +34,7 @@ def start(body: str, patience_s: float = 0.3) -> subprocess.Popen[str]:
         "import os, signal",
         "from bitwright.cli.interrupts import Interrupts",
         "signal.signal(signal.SIGINT, signal.default_int_handler)",
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)",  # whatever nohup has made of it
         f"with Interrupts(patience_s={patience_s}) as found:",
         "    print('begun', flush=True)",
         *(f"    {line}" for line in body.strip().splitlines()),
@@ -85,14 +86,14 @@ def press():
 import hashlib, threading, time
 threading.Timer(0.2, press).start()
 try:
-    hashlib.pbkdf2_hmac('sha256', b'a', b'b', 1 << 20)
+    hashlib.pbkdf2_hmac('sha256', b'a', b'b', 1 << 23)
     time.sleep(5)
 except KeyboardInterrupt:
     pass
 time.sleep(3)
 print('still here')
 """
-    done = start(body, patience_s=2)
+    done = start(body, patience_s=30)
     said, told = done.communicate(timeout=60)
     assert "still here" in said, told
 
