@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import math
 import time
-import tracemalloc
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from tests.memory_peak import peak
 
 from bitwright.base.errors import DataError, RecipeError, RunError, TargetError
 from bitwright.base.figures import Resources
@@ -55,16 +54,6 @@ NOTHING = Resources()
 def network(*sizes: int) -> Model:
     settings = Settings(sizes=sizes)
     return Model(settings, tuple(initial_weights(settings)), (None,) * (len(sizes) - 1))
-
-
-def peak(work: Callable[[], object]) -> int:
-    """Bytes that a function takes at the most."""
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 # --- results that came with a design folder -------------------------------------------------------

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import io
 import time
-import tracemalloc
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.memory_peak import peak
 
 from bitwright.base.errors import DataError, GraphError, ModelError
 from bitwright.formats import parse_format
@@ -54,17 +54,6 @@ def started(channels: int = 1, kind: str = "uint4") -> tuple[GraphBuilder, str]:
     builder, levels = GraphBuilder("g", INTEGER), parse_format(kind)
     shape = (1, 1, channels)
     return builder, builder.input("x", TensorType(shape, levels, (1.0,), 0, levels.max_level))
-
-
-def peak(work: object) -> int:
-    """Bytes that a function takes at the most."""
-    assert callable(work)
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def threshold(builder: GraphBuilder, edge: str, *levels: int, kind: str = "uint4") -> str:

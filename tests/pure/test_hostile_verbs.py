@@ -11,7 +11,6 @@ import json
 import math
 import os
 import time
-import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,6 +20,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from tests.memory_peak import peak
 
 from bitwright.base.errors import DataError, ModelError, RunError
 from bitwright.base.figures import Resources
@@ -59,16 +59,6 @@ def quick() -> Iterator[None]:
     begin = time.process_time()
     yield
     assert time.process_time() - begin < 8
-
-
-def peak(work: Callable[[], object]) -> int:
-    """Bytes that a function takes at the most."""
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 # --- data with boxes -----------------------------------------------------------------------------

@@ -11,11 +11,12 @@ import torch
 from tests.interop_networks import images, networks
 from typer.testing import CliRunner
 
-from bitwright.base.errors import DataError, RecipeError, RunError
+from bitwright.base.errors import DataError, MismatchError, RecipeError, RunError
 from bitwright.cli.app import app
 from bitwright.interop.model_files import load_model, load_weights, model_from_spec, save_model
 from bitwright.models import ModelSpec, build_model
 from bitwright.models.tensors import load_tensors, save_tensors
+from bitwright.pipeline import export_network
 from bitwright.pipeline.export_network import export_model, read_model
 from bitwright.pipeline.import_network import import_model
 
@@ -104,6 +105,20 @@ def test_import_and_export_of_float_models(tmp_path: Path) -> None:
         assert done["largest_difference"] == 0.0
     with pytest.raises(RecipeError, match="does not end in"):
         export_model(folder, "keras", tmp_path / "n.prototxt")
+
+
+def test_what_is_infinite_agrees_with_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tolerance that is a share of infinity has no end."""
+    model, shape = NETWORKS["dense"]
+    save_model(model, "caffe", tmp_path / "net.prototxt", shape)
+    import_model(tmp_path / "net.prototxt", tmp_path / "in")
+    built = [lambda x: torch.full((1, 2), torch.inf), lambda x: torch.zeros(1, 2)]
+    monkeypatch.setattr(export_network, "_float", lambda loaded: built.pop(0))
+    with pytest.raises(MismatchError, match="differ by inf"):
+        export_model(tmp_path / "in", "safetensors", tmp_path / "n.safetensors")
+    assert not (tmp_path / "n.safetensors").exists()
 
 
 def test_import_leaves_nothing_behind_when_it_fails(tmp_path: Path) -> None:

@@ -47,9 +47,7 @@ class Interrupts:
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.seen = False
         self._patience = patience_s
-        self._notices = self._answered = (
-            0  # signals that Python has seen, and of them that are done with
-        )
+        self._notices = self._answered = 0  # seen by Python, and of them done with
         self._pipe: tuple[int, int] | None = None
         self._before = -1
 

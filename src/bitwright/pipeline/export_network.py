@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -264,7 +265,8 @@ def _check_written(loaded: LoadedModel, out: Path, paths: tuple[Path, ...]) -> f
             differences.append((wanted - found).abs().max())
             sizes.append(wanted.abs().max())
         difference, largest = (float(torch.stack(found).max()) for found in (differences, sizes))
-        if not difference <= _TOLERANCE * max(1.0, largest):  # NaN is no agreement
+        # NaN is no agreement, nor is infinity with a tolerance without end.
+        if not (isfinite(difference) and difference <= _TOLERANCE * max(1.0, largest)):
             raise MismatchError(f"the outputs differ by {difference:g}", where=str(out))
     except BitwrightError:
         for path in paths:

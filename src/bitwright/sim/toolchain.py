@@ -25,7 +25,7 @@ from bitwright.base.tools.finder import Tool, require
 from bitwright.base.tools.process import Tick, output_of
 
 TIMEOUT_S = 600.0
-Item = TypeVar("Item")
+_Item = TypeVar("_Item")
 CHECKS = "-DBITWRIGHT_CHECKS"
 """Turns on the assertions and measurements in the RTL, which not every tool can read."""
 _JOBS = 2
@@ -164,7 +164,7 @@ def compile_program(
     output_of(argv, cwd=folder, name="link", timeout=TIMEOUT_S)
 
 
-def _together(one: Callable[[Item, Tick], None], items: Sequence[Item]) -> None:
+def _together(one: Callable[[_Item, Tick], None], items: Sequence[_Item]) -> None:
     """Do something with each item, some at a time. What ends the first one, Ctrl-C included, ends
     them all: threads do not hear of it, but the programs that they run for are asked now and then.
     """
