@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from results import command, keep, machine, table
+from results import command, keep, kept, machine, table
 from torch import nn
 
 from bitwright.data import Dataset
@@ -107,7 +107,7 @@ def page(found: dict[str, Any]) -> str:
         "",
         *table(HEADS, rows),
         "",
-        f"* `{found['command']}`; {found['machine']}",
+        *(f"* {line}" for line in found["made"]),
     ]
     return "\n".join(lines) + "\n"
 
@@ -118,13 +118,12 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    found = {
-        "rows": {run.name: measure(run) for run in args.runs},
-        "command": command({str(run): run.name for run in args.runs}),
-        "machine": machine("torch"),
-    }
+    rows = {run.name: measure(run) for run in args.runs}
+    made = f"`{command({str(run): run.name for run in args.runs})}`; {machine('torch')}"
     if args.write:
-        keep("detector_cells", found, page)
+        known = kept("detector_cells") or {"rows": {}, "made": []}  # of runs of another time
+        lines = [line for line in known["made"] if line != made]
+        keep("detector_cells", {"rows": known["rows"] | rows, "made": [*lines, made]}, page)
     return 0
 
 

@@ -29,18 +29,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from results import command, keep, kept, machine, table
 
 from bitwright.base.processors import available_threads
-from bitwright.data.detection_boxes import decode
 from bitwright.data.preprocessing import read_input
 from bitwright.host.images import image_files, read_image, to_levels
 from bitwright.host.pipeline import HostStage, pipelined, sequential
 from bitwright.ir import INTEGER, load_graph
 from bitwright.ir.executor import Executor
+from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import MapResult
+from bitwright.pipeline.steps.workspace import Workspace
+from bitwright.tasks.detection import Detection
 
 Run = Callable[[Sequence[Path], Sequence[HostStage]], Iterator[Any]]
 
@@ -69,6 +72,7 @@ class Device:
 
 def device_of(run: Path, frames: Sequence[Path]) -> Device:
     """The accelerator of a run, with what it gives for these frames."""
+    torch.set_num_threads(1)
     fetch, infer, _ = stages_of(run, (1, 1, 1))
     outputs: dict[bytes, Any] = {}
     for path in set(frames):
@@ -96,8 +100,12 @@ def stages_of(run: Path, workers: Sequence[int], device: Device | None = None) -
     def infer(levels: Any) -> Any:
         return executor(levels)[out]
 
+    recipe = load_recipe(run / "recipe.yaml", base_dir=run)
+    detection = Workspace(recipe).task
+    assert isinstance(detection, Detection), "a run of a detector"
+
     def box(sums: Any) -> Any:
-        return decode(np.moveaxis(sums * scale, -1, 1)).boxes[0]
+        return detection.found(torch.from_numpy(np.moveaxis(sums * scale, -1, 1)))[0].boxes
 
     named = (("fetch", fetch), ("infer", device or infer), ("box", box))
     return [HostStage(name, work, n) for (name, work), n in zip(named, workers, strict=True)]

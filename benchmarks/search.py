@@ -10,8 +10,9 @@ candidates, so that what is measured once is not measured again; stopped, the pr
 there. The measure is the hypervolume of the front: the share of the area above accuracy 0 and up to
 the slowest candidate of all. The most accurate network of all that takes ``--target-ms`` or less is
 then trained in few bits, lowered, mapped and simulated: predicted cycles against those of the RTL.
-``--against 0 1 2``: it and SkyNet itself, as wide as takes no more cycles an image on the same
-share of the device, are trained with these seeds in the same way, and compared on the test images.
+``--against 0 1 2``: it and SkyNet itself, as wide as fits into the same share of the device and
+takes no more cycles an image, are trained with these seeds in the same way, and compared on the
+test images.
 ``--write`` keeps it all in docs/results.
 """
 
@@ -117,17 +118,18 @@ def against(args: argparse.Namespace, chosen: Trial) -> dict[str, Any]:
     """SkyNet at the cycles of the network that was found: test metric, float and in integers."""
     recipe = recipe_of(args)
     found = recipe_for(recipe, chosen.candidate)
-    limit = cycles_of(found)
-    assert limit is not None, "the network that was found has hardware"
-    fits, too_wide = 0, _PARTS + 1  # in parts of the published width
-    while too_wide - fits > 1:
-        middle = (fits + too_wide) // 2
-        count = cycles_of(scaled_skynet(recipe, middle / _PARTS))
-        fits, too_wide = (middle, too_wide) if count and count <= limit else (fits, middle)
+    limit, _ = cycles_of(found)
+    fits, wider = 0, ""  # in parts of the published width; why it is no wider
+    for parts in range(1, _PARTS + 1):
+        count, reason = cycles_of(scaled_skynet(recipe, parts / _PARTS))
+        if reason or count > limit:
+            wider = reason or f"takes {count} cycles"
+            break
+        fits = parts
     if not fits:
         return {}
     skynet = scaled_skynet(recipe, fits / _PARTS)
-    cycles, width = cycles_of(skynet), fits / _PARTS
+    (cycles, _), width = cycles_of(skynet), fits / _PARTS
     rows: dict[str, Any] = {}
     for name, each, count in (("found", found, limit), ("skynet", skynet, cycles)):
         levels: dict[str, list[float]] = {"train": [], "lower": []}
@@ -140,7 +142,8 @@ def against(args: argparse.Namespace, chosen: Trial) -> dict[str, Any]:
             for step, values in levels.items():
                 values.append(metric_of(run, step))
         rows[name] = {"cycles": count, "levels": levels}
-    return {"width": width, "seeds": args.against, "rows": rows}
+    next_ = {"width": (fits + 1) / _PARTS, "reason": wider}
+    return {"width": width, "wider": next_, "seeds": args.against, "rows": rows}
 
 
 def scaled_skynet(recipe: Recipe, width: float) -> Recipe:
@@ -149,14 +152,14 @@ def scaled_skynet(recipe: Recipe, width: float) -> Recipe:
     return recipe.model_copy(update={"model": model})
 
 
-def cycles_of(recipe: Recipe) -> int | None:
-    """Cycles between two images as mapped for its target; None: it does not fit."""
+def cycles_of(recipe: Recipe) -> tuple[int, str]:
+    """Cycles between two images as mapped for its target, or why it does not fit."""
     try:
         mapped = dry_run(Workspace(recipe))
-    except TargetError:
-        return None
+    except TargetError as error:
+        return 0, f"does not fit: {error.message}"
     assert isinstance(mapped, MapResult)
-    return mapped.interval
+    return mapped.interval, ""
 
 
 def metric_of(run: Path, step: str) -> float:
@@ -213,8 +216,9 @@ def compared(found: dict[str, Any]) -> list[str]:
     seeds = ", ".join(map(str, found["seeds"]))
     return [
         "",
-        "Against SkyNet, scaled until it takes no more cycles on the same share of the device,",
-        f"both trained as the recipe says, seeds {seeds}, test images:",
+        "Against SkyNet, as wide as fits into the same share of the device and takes no more",
+        f"cycles, both trained as the recipe says, seeds {seeds}, test images. The next wider one",
+        f"({found['wider']['width']:g}) {found['wider']['reason']}.",
         "",
         *table(heads, rows),
     ]

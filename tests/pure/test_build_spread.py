@@ -89,3 +89,17 @@ def test_what_comes_from_no_register_stays() -> None:
     module = design(40, 1, 0)
     del module["cells"]["a0"]
     assert copy_registers(module) == 0
+
+
+def test_a_name_that_is_taken_stays() -> None:
+    module = design(40, 1, 0)
+    theirs = module["cells"]["a0_copy0"] = register(7, 8)
+    assert copy_registers(module) == 2
+    assert module["cells"]["a0_copy0"] is theirs and len(sources(module)) == 4
+
+
+def test_what_stands_between_two_clocks_has_no_copy() -> None:
+    """Two of its copies could differ for a clock."""
+    module = design(40, 1, 0)
+    module["netnames"]["sync"] = {"bits": [50], "attributes": {"dont_replicate": "1"}}
+    assert copy_registers(module) == 0

@@ -75,6 +75,20 @@ def test_boxes_are_merged_by_score_with_those_of_their_class() -> None:
     assert np.array_equal(most_confident(unsure, merge=0.7)[0].boxes, boxes[:1])
 
 
+def test_a_box_has_a_part_in_one_mean() -> None:
+    """Else boxes that hide nothing of each other would become the same."""
+    apart = np.array([[0, 0, 0.4, 0.8], [0.15, 0, 0.55, 0.8]])  # they share 0.4545
+    scores = np.array([[0.9], [0.8]])
+    (found,) = suppress(Candidates(apart[None], scores[None]), score=0.1, overlap=0.46, merge=0.4)
+    assert found.boxes == pytest.approx(apart)
+    between = np.concatenate([apart, [[0.07, 0, 0.47, 0.8]]])
+    scores = np.array([[0.9], [0.8], [0.5]])
+    proposed = Candidates(between[None], scores[None])
+    (found,) = suppress(proposed, score=0.1, overlap=0.46, merge=0.6)
+    assert found.boxes[0] == pytest.approx((0.9 * between[0] + 0.5 * between[2]) / 1.4)
+    assert found.boxes[1] == pytest.approx(between[1])
+
+
 def test_what_is_found_is_cut_to_the_image() -> None:
     found = Found(np.array([[-0.2, 0.1, 0.5, 1.3]]), np.ones(1), np.zeros(1, dtype=np.int64))
     assert found.inside().boxes.tolist() == [[0, 0.1, 0.5, 1]]

@@ -315,6 +315,7 @@ def _levels(**changes: Any) -> dict[str, Any]:
             {"inputs": np.zeros((0, 4), np.int64), "scores": np.zeros((0, 3), np.int64)},
             "not hold what",
         ),
+        (_levels(label=np.zeros((2, 1), np.int64)), "names an output twice"),
         (None, "no whole file of arrays"),
     ],
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -11,6 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+
+from bitwright.base.errors import ToolError
+from bitwright.base.tools.process import Tick, output_of
+from bitwright.sim.toolchain import _together
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 #: One call of a library that lasts for minutes and does not look up.
@@ -29,11 +34,13 @@ print('still here')
 """
 
 
-def start(body: str, patience_s: float = 0.3) -> subprocess.Popen[str]:
+def start(
+    body: str, patience_s: float = 0.3, ctrl_c: str = "signal.default_int_handler"
+) -> subprocess.Popen[str]:
     lines = (
         "import os, signal",
         "from bitwright.cli.interrupts import Interrupts",
-        "signal.signal(signal.SIGINT, signal.default_int_handler)",
+        f"signal.signal(signal.SIGINT, {ctrl_c})",
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)",  # whatever nohup has made of it
         f"with Interrupts(patience_s={patience_s}) as found:",
         "    print('begun', flush=True)",
@@ -140,3 +147,79 @@ _together(one, ['a', 'b', 'c', 'd'])
     done = start(body, patience_s=30)
     _, told = done.communicate(timeout=30)
     assert "KeyboardInterrupt" in told
+
+
+STUBBORN = """
+from pathlib import Path
+from bitwright.base.tools.process import run_process
+argv = ['sh', '-c', 'trap "" TERM; echo $$ > pid; while :; do sleep 1; done']
+here = Path({folder!r})
+run_process(argv, cwd=here, log=here / 'log', timeout=300)
+"""
+
+
+def started(pid: Path, command: subprocess.Popen[str]) -> None:
+    while not (pid.is_file() and pid.read_text().strip()):
+        assert command.poll() is None
+        time.sleep(0.05)
+
+
+def test_a_second_signal_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A terminal that is closed often gives two; a program that does not listen has its time."""
+    done = start(STUBBORN.format(folder=str(tmp_path)), patience_s=10)
+    started(tmp_path / "pid", done)
+    for _ in range(2):
+        done.send_signal(signal.SIGHUP)
+        time.sleep(0.4)
+    done.communicate(timeout=60)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_kill_is_heard_where_ctrl_c_is_ignored(tmp_path: Path) -> None:
+    """As in what a shell has put into the background."""
+    body = STUBBORN.format(folder=str(tmp_path))
+    done = start(body, patience_s=10, ctrl_c="signal.SIG_IGN")
+    started(tmp_path / "pid", done)
+    done.send_signal(signal.SIGTERM)
+    _, told = done.communicate(timeout=60)
+    assert "KeyboardInterrupt" in told
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_closed_terminal_is_no_error(tmp_path: Path) -> None:
+    """There is nobody left to tell that the command was interrupted."""
+    body = "\n".join(
+        (
+            "import signal, sys, time",
+            "signal.signal(signal.SIGHUP, signal.SIG_DFL)",
+            "from pathlib import Path",
+            "from bitwright.cli import app, entry",
+            "@app.app.command()",
+            "def slow() -> None:",
+            f"    Path({str(tmp_path / 'pid')!r}).write_text('begun')",
+            "    time.sleep(300)",
+            "sys.exit(entry.run(['slow']))",
+        )
+    )
+    ours, theirs = pty.openpty()
+    done = subprocess.Popen(
+        [sys.executable, "-c", body], stdin=theirs, stdout=theirs, stderr=theirs, text=True,
+        start_new_session=True, env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+    os.close(theirs)
+    started(tmp_path / "pid", done)
+    os.close(ours)
+    done.send_signal(signal.SIGHUP)
+    assert done.wait(timeout=60) == 130
+
+
+def test_the_first_failure_ends_what_is_compiled_beside_it() -> None:
+    def one(argv: list[str], tick: Tick) -> None:
+        output_of(argv, name=argv[0], timeout=300, tick=tick)
+
+    begin = time.monotonic()
+    with pytest.raises(ToolError, match="false"):
+        _together(one, [["sleep", "60"], ["false"]])
+    assert time.monotonic() - begin < 30

@@ -240,7 +240,7 @@ def parse_json(text: str | bytes, most: int = MOST_VALUES) -> Any:
 
 
 def json_text(value: Any, **options: Any) -> str:
-    """A value as JSON, which knows neither NaN nor infinity: null stands for them.
+    """A value as JSON, which knows neither NaN nor infinity: null stands for floats that are.
 
     Args:
         options: of `json.dumps`.

@@ -50,7 +50,8 @@ def machine_memory() -> int:
 
 
 def limit_memory(share: float = _SHARE) -> None:
-    """Let this process, and each that it starts, have no more of the machine's memory than a share.
+    """Let this process, and each that it starts, have no more of the machine's memory than a share,
+    and what libraries set aside besides, which grows with the processors.
 
     Who wants more gets a `MemoryError` (or what a library makes of it, see `ran_out`). Else the
     system would begin to write memory to its disk, and end whatever program takes most. Linux

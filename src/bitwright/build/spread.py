@@ -14,7 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 Cell = dict[str, Any]
@@ -34,10 +34,13 @@ def copy_registers(module: Cell) -> int:
         flip-flops that came.
     """
     cells: dict[str, Cell] = module["cells"]
+    alone = _not_to_copy(module)
     registers = {
-        cell["connections"]["Q"][0]: name
+        net: name
         for name, cell in cells.items()
-        if cell["type"] == _REGISTER and cell["connections"].get("Q")
+        if cell["type"] == _REGISTER
+        for net in cell["connections"].get("Q", ())
+        if net not in alone
     }
     steered: dict[int, set[str]] = defaultdict(set)
     for name, cell in cells.items():
@@ -52,11 +55,22 @@ def copy_registers(module: Cell) -> int:
             name = registers[net]
             copy = deepcopy(cells[name])
             copy["connections"]["Q"] = [free]
-            cells[f"{name}_copy{made}"] = copy
+            number = next(n for n in count(made) if f"{name}_copy{n}" not in cells)
+            cells[f"{name}_copy{number}"] = copy
             for ram in group:
                 _reconnect(cells[ram], net, free)
             free, made = free + 1, made + 1
     return made
+
+
+def _not_to_copy(module: Mapping[str, Any]) -> set[Any]:
+    """Nets of registers between two clocks: copies could differ for a clock."""
+    return {
+        bit
+        for item in module.get("netnames", {}).values()
+        if "dont_replicate" in item.get("attributes", {})
+        for bit in item["bits"]
+    }
 
 
 def _inputs(cell: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -76,14 +90,14 @@ def _groups(rams: Sequence[str]) -> list[Sequence[str]]:
     """As few groups of at most `MOST` as there can be, of one size or one less: registers that
     steer the same RAMs, such as the bits of an address, have the same groups.
     """
-    count = -(-len(rams) // MOST)
-    ends = [len(rams) * n // count for n in range(count + 1)]
+    groups = -(-len(rams) // MOST)
+    ends = [len(rams) * n // groups for n in range(groups + 1)]
     return [rams[a:b] for a, b in pairwise(ends)]
 
 
 def _in_order(name: str) -> list[int | str]:
     """RAMs of neighbouring bits stand together: their names count them."""
-    return [int(part) if part.isdigit() else part for part in _NUMBERS.split(name)]
+    return [int(part) if part.isdecimal() else part for part in _NUMBERS.split(name)]
 
 
 def _nets(module: Mapping[str, Any]) -> Iterator[int]:

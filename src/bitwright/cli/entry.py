@@ -75,7 +75,7 @@ def _run(arguments: list[str]) -> int:
             result = app(args=arguments, prog_name="bitwright", standalone_mode=False)
             sys.stdout.flush()
             if result == EXIT_INTERRUPTED:  # what newer versions of typer make of Ctrl-C
-                output.interrupted(arguments)
+                _say_interrupted(output, arguments)
             return result if isinstance(result, int) else 0
         except typer.Exit as error:
             return error.exit_code
@@ -84,9 +84,20 @@ def _run(arguments: list[str]) -> int:
         except Exception as error:
             problem = None if interrupts.seen else error
     if problem is None:
-        output.interrupted(arguments)
+        _say_interrupted(output, arguments)
         return EXIT_INTERRUPTED
     return _told(problem, output)
+
+
+def _say_interrupted(output: Output, arguments: list[str]) -> None:
+    """Say it, if there is anybody left to hear: the terminal may have been closed."""
+    try:
+        output.interrupted(arguments)
+        sys.stderr.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):  # what is still to be written when Python ends, too
+            os.dup2(nowhere, stream)
 
 
 def _told(problem: Exception, output: Output) -> int:

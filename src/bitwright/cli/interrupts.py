@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from types import FrameType, TracebackType
+from typing import Any
 
 from bitwright.base.tools.process import end_running
 
@@ -50,16 +51,19 @@ class Interrupts:
         self._notices = self._answered = 0  # seen by Python, and of them done with
         self._pipe: tuple[int, int] | None = None
         self._before = -1
+        self._handlers: dict[signal.Signals, Any] = {}  # that were there before ours
 
     def __enter__(self) -> Interrupts:
-        # Somebody else's handler, such as that of a program that calls us, is left alone.
-        default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if default and threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread():
             for number in _ENDINGS:
                 # Closing the terminal and `kill` too: as exceptions, which end the programs that
-                # run for us. Who has said that they are to be ignored (nohup) is heard.
-                if number == signal.SIGINT or signal.getsignal(number) is signal.SIG_DFL:
+                # run for us. Somebody else's handler, such as that of a program that calls us, is
+                # left alone, and who has said that one is to be ignored (nohup) is heard.
+                before = signal.getsignal(number)
+                if before in (signal.default_int_handler, signal.SIG_DFL):
+                    self._handlers[number] = before
                     signal.signal(number, self._note)
+        if self._handlers:
             self._pipe = read, write = os.pipe()
             os.set_blocking(write, False)
             # Written to at the signal itself, whatever the main thread is doing.
@@ -104,10 +108,9 @@ class Interrupts:
             _, write = self._pipe
             self._pipe = None
             os.close(write)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            for number in _ENDINGS:
+            for number, before in self._handlers.items():
                 if signal.getsignal(number) == self._note:
-                    signal.signal(number, signal.SIG_DFL)
+                    signal.signal(number, before)
 
 
 def _leave_alone() -> None:

@@ -82,7 +82,8 @@ def suppress(
     more than ``overlap`` (greedy non-maximum suppression). Of equal scores the first counts.
 
     Args:
-        merge: if given, a box that is kept becomes a mean as in `most_confident`.
+        merge: if given, a box that is kept becomes a mean as in `most_confident`, of itself and
+            of boxes that are not kept; each of these has a part in one mean.
     """
     return tuple(
         _suppressed(boxes, scores, score, overlap, merge)
@@ -106,7 +107,11 @@ def _suppressed(
             kept[place + 1 :] &= ~hides[place, place + 1 :]
     chosen = boxes[kept]
     if merge is not None:
+        # A box has a part in one mean only: of the most confident kept one, and the kept ones each
+        # in their own. Else two that hide nothing of each other would become the same.
         members = ((shared >= merge) & alike)[kept]
+        members &= members.cumsum(axis=0) == 1
+        members[:, kept] = np.eye(len(members), dtype=bool)
         chosen = np.array(
             [_mean_box(boxes, best, *pair) for pair in zip(members, chosen, strict=True)]
         )

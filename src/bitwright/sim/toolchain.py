@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -176,7 +176,11 @@ def _together(one: Callable[[_Item, Tick], None], items: Sequence[_Item]) -> Non
 
     with ThreadPoolExecutor(_JOBS) as pool:
         try:
-            list(pool.map(lambda item: one(item, tick), items))
+            waiting = [pool.submit(one, item, tick) for item in items]
+            wait(waiting, return_when=FIRST_EXCEPTION)
+            for each in waiting:
+                if each.done():
+                    each.result()
         except BaseException:
             over.set()
             pool.shutdown(wait=False, cancel_futures=True)

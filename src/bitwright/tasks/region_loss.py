@@ -127,7 +127,7 @@ class RegionLoss:
         boxes_off = _mean(coordinates * weight)
         if self.variant in (OVERLAP, RANKED):
             cell = torch.stack([column, row], dim=1)
-            size = own[:, 2:4].clamp(max=_LARGEST).exp() * anchors[anchor]
+            size = own[:, 2:4].clamp(-_SMALLEST, _LARGEST).exp() * anchors[anchor]
             placed = torch.cat([place + cell, size], dim=1)
             boxes_off = boxes_off + _mean(1 - complete_iou(placed, true))
         objects = (conf[owners] - 1).square()
@@ -194,8 +194,8 @@ def _decode(fields: Tensor, anchors: Tensor, reach: float) -> Tensor:
         [
             _places(raw[:, :, 0], reach) + columns,
             _places(raw[:, :, 1], reach) + rows,
-            raw[:, :, 2].clamp(max=_LARGEST).exp() * sizes[:, :, 0],
-            raw[:, :, 3].clamp(max=_LARGEST).exp() * sizes[:, :, 1],
+            raw[:, :, 2].clamp(-_SMALLEST, _LARGEST).exp() * sizes[:, :, 0],
+            raw[:, :, 3].clamp(-_SMALLEST, _LARGEST).exp() * sizes[:, :, 1],
         ],
         dim=-1,
     )
@@ -286,6 +286,7 @@ def _iou(first: Tensor, second: Tensor) -> Tensor:
 
 #: Of the logarithm of a size by its anchor's, where the overlap is asked for.
 _LARGEST = 6.0
+_SMALLEST = 20.0
 _TINY = 1e-9
 
 

@@ -115,8 +115,8 @@ def run_process(
                 where=shown,
                 hint="`bitwright doctor` shows every tool and how to install it",
             ) from error
-        _running.add(process.pid)
         try:
+            _running.add(process.pid)
             returncode, cpu, peak = _wait(process.pid, start, timeout, tick)
             if returncode is None:
                 _kill_group(process)
@@ -195,15 +195,21 @@ def _peak_memory(pid: int) -> int:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End a program and its children: politely, then for good."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
+    """End a program and its children: politely, then for good; the latter at once where somebody
+    does not wait for it (a second Ctrl-C).
+    """
+    try:
+        for number in (signal.SIGTERM, signal.SIGKILL):
             os.killpg(process.pid, number)
-        except ProcessLookupError:
-            return
-        deadline = time.monotonic() + _GRACE_S
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+            deadline = time.monotonic() + _GRACE_S
+            while process.poll() is None and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+    except ProcessLookupError:
+        return
+    except BaseException:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
     process.wait()
 
 

@@ -78,7 +78,10 @@ def read_levels(folder: Path, hint: str = "run the step lower again") -> dict[st
     ):  # fmt: skip
         raise DataError("does not hold what the step wrote", where=str(path), hint=hint)
     edges = {kept: edge for edge, kept in _KEPT.items()}
-    return {edges.get(name, name): array for name, array in found.items()}
+    named = {edges.get(name, name): array for name, array in found.items()}
+    if len(named) != len(found):
+        raise DataError("names an output twice", where=str(path), hint=hint)
+    return named
 
 
 def read_inputs(folder: Path, graph: Graph, **more: str) -> dict[str, IntArray]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from dataclasses import dataclass
+from math import isinf
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,8 @@ class Comparison:
             at = int(np.flatnonzero(self.wrong)[0])
             raise MismatchError(
                 f"{self.labels} of {self.images} labels differ; first: image {at}, QONNX gives "
-                f"{self.expected[at]}, the graph {self.found[at]}",
+                f"{self.expected[at]}, the graph {self.found[at]}"
+                + (" (a score is infinite or no number)" if isinf(self.largest) else ""),
                 where="imported ONNX file",
             )
 

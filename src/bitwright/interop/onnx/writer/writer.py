@@ -230,10 +230,11 @@ def check_exact(graph: Graph) -> None:
 
 
 def float_scale(kind: TensorType, edge: str) -> NDArray[np.float32]:
-    """The scale of an edge as float32: with it each level is a number of its own.
+    """The scale of an edge as float32: a normal number, as are the reals of all levels but 0.
 
     Raises:
-        GraphError: float32 holds the scale, or the real of its largest level, as 0 or infinity.
+        GraphError: float32 holds the scale, or the real of its largest level, as 0, infinity or
+            with fewer digits.
     """
     with np.errstate(over="ignore", under="ignore"):
         scale = np.array(kind.scale, np.float32)
