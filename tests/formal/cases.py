@@ -28,6 +28,9 @@ PROOFS = (
         for depth in (2, 3, 5, 8)
         for style in (1, 2)
     ),
+    Proof("fifo", "stream_fifo", {"Depth": 5, "Style": 1, "Lines": 2}),
+    Proof("fifo", "stream_fifo", {"Depth": 5, "Style": 2, "Lines": 2}),
+    Proof("fifo", "stream_fifo", {"Depth": 8, "Style": 2, "Lines": 4}),
     *(Proof("dwc", "stream_dwc", {"Up": ratio}) for ratio in (1, 2, 3, 8)),
     *(Proof("dwc", "stream_dwc", {"Down": ratio}) for ratio in (2, 3, 4)),
     Proof("pad", "stream_pad", {"Fold": 1}),
@@ -36,6 +39,8 @@ PROOFS = (
     Proof("upsample", "stream_upsample", {"Cols": 2, "FactorV": 1}),
     Proof("window", "stream_window", {"Height": 2}, depth=20),
     Proof("window", "stream_window", {"Fold": 2, "Groups": 2, "Height": 2, "Pixels": 5}, depth=22),
+    Proof("window", "stream_window", {"Height": 2, "Style": 1, "Lines": 4}, depth=20),
+    Proof("window", "stream_window", {"Height": 2, "Style": 2, "Lines": 2}, depth=20),
     Proof("window_parallel", "window_parallel", {"Cols": 2}, depth=20),
     Proof("window_parallel", "window_parallel", {"Stride": 2, "Height": 4}, depth=20),
     Proof("pool_max", "pool_max", {"Fold": 2, "Signed": 1}, depth=18),
@@ -72,6 +77,9 @@ FAULTS = (
     Fault("fifo_depth3_style1", "stream_fifo",
           "wr_addr_q == AddrWidth'(Depth - 1)",
           "wr_addr_q == '1"),
+    Fault("fifo_depth5_style1_lines2", "mem_rows", "{row2_q, words_q} <= {row_q, words}",
+          "{row2_q, words_q} <= {rd_addr_i[AddrWidth-1:LineBits], words}"),
+    Fault("fifo_depth5_style2_lines2", "mem_rows", "if (rd_en_i) row_q", "row_q"),
     Fault("axis_in", "axis_in", "if (late) skip_q <= 1'b1;", ""),
     Fault("axis_in", "axis_in", "fill_q ? FillValue", "fill_q & last ? FillValue"),
     Fault("axis_out", "axis_out", "in_valid_i && in_ready_o", "in_valid_i"),

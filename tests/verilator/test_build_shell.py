@@ -26,7 +26,7 @@ from bitwright.sim.toolchain import CHECKS
 
 DOTS = Path(__file__).parents[1] / "yosys" / "dots"
 BENCH = Path(__file__).with_name("shell_bench.cpp")
-LIBRARY = ("stream_fifo", "mem_ram", "stream_check")
+LIBRARY = ("stream_fifo", "mem_rows", "mem_ram", "stream_check")
 PACKAGE = Path(__file__).parents[2] / "src" / "bitwright"
 BREAK, WAIT = 256, 512
 LINE = LineTiming(step=(1 << 16) // 8, baud=3e6, pause_bits=12)

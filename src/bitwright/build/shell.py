@@ -57,7 +57,7 @@ _SHELL_FILES = (
     "shell_send.sv",
     "shell_link.sv",
 )
-_LIBRARY_FILES = ("stream_fifo.sv", "mem_ram.sv", "stream_check.sv")
+_LIBRARY_FILES = ("stream_fifo.sv", "mem_rows.sv", "mem_ram.sv", "stream_check.sv")
 _PHASE = 1 << 16  # steps of a bit on the line
 _MAX_BAUD_ERROR = 0.02
 #: As `bitwright.host.description.Description` has them.

@@ -37,7 +37,7 @@ _LIBRARY = Path(__file__).parent.parent / "rtl" / "lib"
 _MODULES = (
     "soc_registers", "soc_control", "soc_reader", "soc_writer", "soc_beats_in", "soc_beats_out",
 )  # fmt: skip
-_LIBRARY_FILES = ("stream_fifo.sv", "mem_ram.sv", "stream_check.sv")
+_LIBRARY_FILES = ("stream_fifo.sv", "mem_rows.sv", "mem_ram.sv", "stream_check.sv")
 _DRIVER_FILES = (*DEVICE_FILES, "bitwright_soc.h", "bitwright_soc.c", "example.c")
 _WORD = 8
 DRIVER = "driver"

@@ -5,6 +5,7 @@ module prove_fifo #(
   parameter int Width = 1,
   parameter int Depth = 3,
   parameter int Style = 0,
+  parameter int Lines = 0,
   localparam int CountWidth = $clog2(Depth + 4)
 ) (
   input logic             clk_i,
@@ -18,7 +19,7 @@ module prove_fifo #(
   logic [Width-1:0]      out_data;
   logic [CountWidth-1:0] inside;
 
-  stream_fifo #(.Width(Width), .Depth(Depth), .RamStyle(Style)) i_dut (
+  stream_fifo #(.Width(Width), .Depth(Depth), .RamStyle(Style), .RamLines(Lines)) i_dut (
     .clk_i, .rst_ni, .in_valid_i, .in_ready_o(in_ready), .in_data_i,
     .out_valid_o(out_valid), .out_ready_i, .out_data_o(out_data)
   );

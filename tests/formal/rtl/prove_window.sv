@@ -8,7 +8,9 @@ module prove_window #(
   parameter int Groups   = 1,
   parameter int Stride   = 1,
   parameter int Kernel   = 2,
-  parameter int Pixels   = 6
+  parameter int Pixels   = 6,
+  parameter int Style    = 0,
+  parameter int Lines    = 0
 ) (
   input logic clk_i,
   input logic rst_ni,
@@ -22,7 +24,7 @@ module prove_window #(
   assign in_fire  = in_valid_i & in_ready;
   assign out_fire = out_valid & out_ready_i;
 
-  stream_window #(.Height(Height), .Cols(Cols), .Fold(Fold), .Groups(Groups), .DataWidth(1), .KernelH(Kernel), .KernelW(Kernel), .StrideH(Stride), .StrideW(Stride), .BufPixels(Pixels)) i_dut (
+  stream_window #(.Height(Height), .Cols(Cols), .Fold(Fold), .Groups(Groups), .DataWidth(1), .KernelH(Kernel), .KernelW(Kernel), .StrideH(Stride), .StrideW(Stride), .BufPixels(Pixels), .RamStyle(Style), .RamLines(Lines)) i_dut (
     .clk_i, .rst_ni, .in_valid_i, .in_ready_o(in_ready), .in_data_i,
     .out_valid_o(out_valid), .out_ready_i, .out_data_o(out_data)
   );

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import GraphError
 from bitwright.base.figures import Resources
-from bitwright.hw.memory import Memory, choose_style, ram_resources, ram_style
+from bitwright.hw.memory import STYLE_CODES, Memory, choose_style, ram_resources, ram_style
+from bitwright.hw.rams import ram_lines, rows_resources
 from bitwright.ir import Node, TensorType
 
 Times = NDArray[np.int64]
@@ -124,6 +125,7 @@ class Block(ABC):
     """
 
     LANES: ClassVar[str] = "pe"  # the attribute with the elements a beat, in and out
+    IN_ROWS: ClassVar[bool] = False  # two registers stand behind the buffer (`hw.rams`)
 
     node: Node
     input_type: TensorType
@@ -192,10 +194,23 @@ class Block(ABC):
 
     @property
     def lut_words(self) -> int:
-        """Words of its buffer if that is a LUT RAM, which is read in one cycle; else 0."""
+        """Words of its buffer that are read in one cycle if that is a LUT RAM; else 0."""
         if self.buffer is None or self.string("ram_style") != "distributed":
             return 0
-        return self.buffer[0]
+        return self.ram_lines or self.buffer[0]
+
+    @property
+    def ram_lines(self) -> int:
+        """Words of a row of its buffer; 0: it is whole."""
+        if self.buffer is None or not self.IN_ROWS:
+            return 0
+        return ram_lines(*self.buffer, self.string("ram_style"))
+
+    @property
+    def ram_parameters(self) -> dict[str, int]:
+        """How the RTL keeps the buffer."""
+        style = {"RamStyle": STYLE_CODES[self.string("ram_style")]}
+        return style | ({"RamLines": self.ram_lines} if self.ram_lines else {})
 
     @abstractmethod
     def firing(self) -> Firing:
@@ -231,7 +246,9 @@ class Block(ABC):
         """Block RAM, DSP and LUT memory, counted exactly rather than fitted."""
         if self.buffer is None or self.buffer[0] == 0:
             return Resources()
-        return ram_resources(family, *self.buffer, self.string("ram_style"))
+        style = self.string("ram_style")
+        own = ram_resources(family, *self.buffer, style)
+        return own + rows_resources(family, *self.buffer, style) if self.IN_ROWS else own
 
     @property
     def inputs(self) -> tuple[Port, ...]:

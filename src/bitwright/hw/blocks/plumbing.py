@@ -10,7 +10,6 @@ import numpy as np
 
 from bitwright.base.errors import GraphError
 from bitwright.hw.blocks.base import Block, Firing, Instance, one_to_one
-from bitwright.hw.memory import STYLE_CODES
 
 
 @final
@@ -19,6 +18,7 @@ class Fifo(Block):
     """First in, first out; module `stream_fifo`, latency 3."""
 
     LANES, LATENCY = "lanes", 3
+    IN_ROWS = True
 
     @property
     def depth(self) -> int:
@@ -47,7 +47,7 @@ class Fifo(Block):
             {
                 "Width": self.inputs[0].width,
                 "Depth": self.depth,
-                "RamStyle": STYLE_CODES[self.string("ram_style")],
+                **self.ram_parameters,
             },
         )
 

@@ -9,7 +9,6 @@ from typing import final
 import numpy as np
 
 from bitwright.hw.blocks.base import ChannelBlock, Firing, Instance
-from bitwright.hw.memory import STYLE_CODES
 
 
 @final
@@ -18,6 +17,7 @@ class Upsample(ChannelBlock):
     """Repeats pixels and rows from a buffer of one row; module `stream_upsample`."""
 
     LATENCY = 3
+    IN_ROWS = True
 
     @property
     def fold(self) -> int:
@@ -63,6 +63,6 @@ class Upsample(ChannelBlock):
                 "DataWidth": self.inputs[0].width,
                 "FactorV": vertical,
                 "FactorH": horizontal,
-                "RamStyle": STYLE_CODES[self.string("ram_style")],
+                **self.ram_parameters,
             },
         )

@@ -41,6 +41,7 @@ class Window(Block):
     """
 
     LANES, LATENCY = "simd", 4
+    IN_ROWS = True
 
     @property
     def span(self) -> int:
@@ -231,7 +232,7 @@ class Window(Block):
                 "DilationH": dilation[0],
                 "DilationW": dilation[1],
                 "BufPixels": self.integer("pixels"),
-                "RamStyle": STYLE_CODES[self.string("ram_style")],
+                **self.ram_parameters,
             },
         )
 

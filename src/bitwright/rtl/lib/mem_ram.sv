@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simple dual-port RAM, one write and one synchronous read port, latency 1. The user never reads
 // an address in the cycle in which it is written (asserted in simulation), so no bypass is built.
+// Row: a row of a deeper memory (`mem_rows`), which is read although another row is meant; that
+// module has the assertion.
 // Style: 0 the tool chooses, but block RAM beyond 256 words (Yosys 0.70 gives up on a deeper LUT
 // RAM of UltraScale+ with one address), 1 block RAM, 2 LUT RAM. Contents are undefined at start.
 // Attributes: of Vivado and Yosys, or, where Quartus reads this file, its own (names of Cyclone V).
@@ -18,6 +20,7 @@ module mem_ram #(
   parameter int Width = 8,
   parameter int Depth = 16,
   parameter int Style = 0,
+  parameter bit Row   = 1'b0,
   localparam int AddrWidth = Depth > 1 ? $clog2(Depth) : 1
 ) (
   input  logic                 clk_i,
@@ -66,7 +69,10 @@ module mem_ram #(
     settled_q <= {settled_q[2:0], 1'b1};
   end
   no_collision: assert property (@(posedge clk_i)
-    settled_q[3] |-> !(wr_en_i && rd_en_i && wr_addr_i == rd_addr_i));
+    settled_q[3] && !Row |-> !(wr_en_i && rd_en_i && wr_addr_i == rd_addr_i));
+`else
+  logic unused;
+  assign unused = &{1'b0, Row};
 `endif
 endmodule
 `undef MEM_RAM_BLOCK

@@ -4,14 +4,16 @@
 // in cycle t can be filled in cycle t + 1 (in_ready_o is a register), so a Depth below 4 moves
 // Depth beats in four cycles; from 4 on it is one a cycle.
 // RamStyle: 0 the tool chooses, 1 block RAM, 2 LUT RAM. Depth >= 2. Behind a block RAM stands a
-// register, which the RAM has inside (its own clock-to-output time is most of a cycle); LUT RAM is
-// read into the output's register, and the beat waits before it. In simulation the largest number
+// register, which the RAM has inside (its own clock-to-output time is most of a cycle), and a LUT
+// RAM in rows has one, too; else LUT RAM is read into the output's register, and the beat waits
+// before it. RamStyle and RamLines: Style and Lines of `mem_rows`. In simulation the largest number
 // of beats held is printed at the end: "fifo_high_water <path> <beats> <Depth>".
 `default_nettype none
 module stream_fifo #(
   parameter int Width    = 8,
   parameter int Depth    = 16,
-  parameter int RamStyle = 0
+  parameter int RamStyle = 0,
+  parameter int RamLines = 0
 ) (
   input  logic             clk_i,
   input  logic             rst_ni,
@@ -72,18 +74,15 @@ module stream_fifo #(
     end
   end
 
-  logic [Width-1:0] ram_data;
+  if (RamStyle == 2 && (RamLines == 0 || RamLines >= Depth)) begin : gen_lut
+    assign store = between_q;
+    assign rd_en = stored_q & out_free;
 
-  mem_ram #(.Width(Width), .Depth(Depth), .Style(RamStyle)) i_ram (
-    .clk_i,
-    .wr_en_i(in_fire), .wr_addr_i(wr_addr_q), .wr_data_i(in_data_i),
-    .rd_en_i(rd_en), .rd_addr_i(rd_addr_q), .rd_data_o(ram_data)
-  );
-
-  if (RamStyle == 2) begin : gen_lut
-    assign store      = between_q;
-    assign rd_en      = stored_q & out_free;
-    assign out_data_o = ram_data;
+    mem_ram #(.Width(Width), .Depth(Depth), .Style(RamStyle)) i_ram (
+      .clk_i,
+      .wr_en_i(in_fire), .wr_addr_i(wr_addr_q), .wr_data_i(in_data_i),
+      .rd_en_i(rd_en), .rd_addr_i(rd_addr_q), .rd_data_o(out_data_o)
+    );
 
     always_ff @(posedge clk_i) begin : p_valid
       if (!rst_ni) begin
@@ -95,11 +94,14 @@ module stream_fifo #(
       end
     end
   end else begin : gen_block
-    logic [Width-1:0] out_data_q;
+    assign store = in_fire;
+    assign rd_en = stored_q & (~between_q | out_free);
 
-    assign store      = in_fire;
-    assign rd_en      = stored_q & (~between_q | out_free);
-    assign out_data_o = out_data_q;
+    mem_rows #(.Width(Width), .Depth(Depth), .Style(RamStyle), .Lines(RamLines)) i_ram (
+      .clk_i,
+      .wr_en_i(in_fire), .wr_addr_i(wr_addr_q), .wr_data_i(in_data_i),
+      .rd_en_i(rd_en), .rd_addr_i(rd_addr_q), .out_en_i(out_free), .rd_data_o(out_data_o)
+    );
 
     always_ff @(posedge clk_i) begin : p_valid
       if (!rst_ni) begin
@@ -109,10 +111,6 @@ module stream_fifo #(
         if (~between_q | out_free) between_q <= stored_q;
         if (out_free) out_valid_q <= between_q;
       end
-    end
-
-    always_ff @(posedge clk_i) begin : p_data
-      if (out_free) out_data_q <= ram_data;
     end
   end
 

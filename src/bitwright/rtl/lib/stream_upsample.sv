@@ -4,6 +4,7 @@
 // input beat, no bubble. A beat is accepted when it is first needed (first copy of its row, first
 // copy of its pixel) and is on the output 3 cycles later; copies come from a buffer of one row, or
 // of one pixel for FactorV = 1; in_ready_o is low meanwhile. Output stalls stop the pipeline.
+// RamStyle and RamLines: Style and Lines of `mem_rows`.
 `default_nettype none
 module stream_upsample #(
   parameter int Cols      = 4,
@@ -11,7 +12,8 @@ module stream_upsample #(
   parameter int DataWidth = 8,
   parameter int FactorV   = 2,
   parameter int FactorH   = 2,
-  parameter int RamStyle  = 0
+  parameter int RamStyle  = 0,
+  parameter int RamLines  = 0
 ) (
   input  logic                 clk_i,
   input  logic                 rst_ni,
@@ -77,7 +79,7 @@ module stream_upsample #(
 
   // Behind the buffer a plain register: a block RAM has it inside.
   logic                 valid1_q, valid2_q, fresh1_q, fresh2_q;
-  logic [DataWidth-1:0] data1_q, data2_q, copy1, copy2_q;
+  logic [DataWidth-1:0] data1_q, data2_q, copy2;
 
   always_ff @(posedge clk_i) begin : p_valid
     if (!rst_ni) {valid2_q, valid1_q} <= '0;
@@ -87,27 +89,27 @@ module stream_upsample #(
     if (en) begin
       data1_q  <= in_data_i;
       data2_q  <= data1_q;
-      copy2_q  <= copy1;
       fresh1_q <= fresh_q;
       fresh2_q <= fresh1_q;
     end
   end
 
   if (FactorV * FactorH > 1) begin : gen_buffer
-    mem_ram #(.Width(DataWidth), .Depth(Words), .Style(RamStyle)) i_ram (
+    mem_rows #(.Width(DataWidth), .Depth(Words), .Style(RamStyle), .Lines(RamLines)) i_ram (
       .clk_i,
       .wr_en_i(issue & fresh_q), .wr_addr_i(addr_q), .wr_data_i(in_data_i),
-      .rd_en_i(issue & ~fresh_q), .rd_addr_i(addr_q), .rd_data_o(copy1)
+      .rd_en_i(issue & ~fresh_q), .rd_addr_i(addr_q),
+      .out_en_i(en), .rd_data_o(copy2)
     );
   end else begin : gen_none
-    assign copy1 = data1_q;
+    assign copy2 = data2_q;
     logic unused;
     assign unused = &{1'b0, addr_q};
   end
 
   stream_skid #(.Width(DataWidth)) i_skid (
     .clk_i, .rst_ni,
-    .in_valid_i(valid2_q), .in_ready_o(en), .in_data_i(fresh2_q ? data2_q : copy2_q),
+    .in_valid_i(valid2_q), .in_ready_o(en), .in_data_i(fresh2_q ? data2_q : copy2),
     .out_valid_o, .out_ready_i, .out_data_o
   );
 

@@ -11,6 +11,7 @@
 // all that is left of the frame) leave ready from t + 1 and used from t + 2. Both may go below
 // zero (words released before they are written). BufPixels*Fold >= Span is needed; some pixels
 // more let writer and reader run side by side within a row, (StrideH-1)*Cols more across rows.
+// RamStyle and RamLines: Style and Lines of `mem_rows`.
 `default_nettype none
 module stream_window #(
   parameter int Height    = 4,
@@ -25,7 +26,8 @@ module stream_window #(
   parameter int DilationH = 1,
   parameter int DilationW = 1,
   parameter int BufPixels = 16,
-  parameter int RamStyle  = 0
+  parameter int RamStyle  = 0,
+  parameter int RamLines  = 0
 ) (
   input  logic                 clk_i,
   input  logic                 rst_ni,
@@ -102,7 +104,7 @@ module stream_window #(
   logic drop, drop_q;
   logic addr_valid_q, ram_valid_q, data_valid_q;
   logic [DropWidth-1:0] words_q;
-  logic [DataWidth-1:0] ram_data, data_q;
+  logic [DataWidth-1:0] data;
 
   assign drop = skid_ready & rd_valid & rd_pixel_last;
 
@@ -120,17 +122,15 @@ module stream_window #(
     end
   end
 
-  always_ff @(posedge clk_i) begin : p_data
-    if (skid_ready) begin
-      data_q  <= ram_data;
-      words_q <= rd_drop;
-    end
+  always_ff @(posedge clk_i) begin : p_words
+    if (skid_ready) words_q <= rd_drop;
   end
 
-  mem_ram #(.Width(DataWidth), .Depth(Words), .Style(RamStyle)) i_ram (
+  mem_rows #(.Width(DataWidth), .Depth(Words), .Style(RamStyle), .Lines(RamLines)) i_ram (
     .clk_i,
     .wr_en_i(wr_en), .wr_addr_i(wr_addr_q), .wr_data_i(in_data_i),
-    .rd_en_i(skid_ready & addr_valid_q), .rd_addr_i(rd_addr), .rd_data_o(ram_data)
+    .rd_en_i(skid_ready & addr_valid_q), .rd_addr_i(rd_addr),
+    .out_en_i(skid_ready), .rd_data_o(data)
   );
 
   // The reader's count drops at issue; the writer's only when the last word has been read.
@@ -151,7 +151,7 @@ module stream_window #(
 
   stream_skid #(.Width(DataWidth)) i_skid (
     .clk_i, .rst_ni,
-    .in_valid_i(data_valid_q), .in_ready_o(skid_ready), .in_data_i(data_q),
+    .in_valid_i(data_valid_q), .in_ready_o(skid_ready), .in_data_i(data),
     .out_valid_o, .out_ready_i, .out_data_o
   );
 
