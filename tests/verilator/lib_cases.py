@@ -40,9 +40,9 @@ def skid() -> Case:
                 lambda x: {"out": x["in"]}, 5, one_to_one(5, 1))  # fmt: skip
 
 
-def fifo(depth: int, style: int) -> Case:
+def fifo(depth: int, style: int, lines: int = 0) -> Case:
     port = spec(3, 4, 9, signed=True)
-    parameters = {"Width": 12, "Depth": depth, "RamStyle": style}
+    parameters = {"Width": 12, "Depth": depth, "RamStyle": style, "RamLines": lines}
     interval, stamps = 9 * 4 // min(depth, 4), _fifo_stamps(9, depth)
     return Case(f"fifo{depth}", "stream_fifo", parameters, {"in": port}, {"out": port},
                 lambda x: {"out": x["in"]}, interval, stamps)  # fmt: skip
@@ -354,8 +354,8 @@ def pool(
 
 
 CASES = (
-    skid(), fifo(3, 0), fifo(5, 2), fifo(6, 1), fork(), widen(2), widen(3), narrow(2), narrow(5),
-    axis_in(), axis_out(),
+    skid(), fifo(3, 0), fifo(5, 2), fifo(6, 1), fifo(9, 2, 4), fifo(11, 1, 4), fifo(7, 2, 8),
+    fork(), widen(2), widen(3), narrow(2), narrow(5), axis_in(), axis_out(),
     pad(3, 4, 1, (1, 1, 1, 1)), pad(2, 3, 2, (0, 2, 1, 0), value=-8), pad(1, 2, 1, (2, 0, 0, 1)),
     pad(1, 1, 1, (0, 2, 1, 0), first=True), pad(2, 3, 2, (3, 1, 0, 2), value=7, first=True),
     matvec("plain", MatShape(12, 6, 2, 3, style=1)),

@@ -222,7 +222,12 @@ def pool_sum(
 
 
 def upsample(
-    name: str, size: tuple[int, int], fold: int, factors: tuple[int, int], style: int = 0
+    name: str,
+    size: tuple[int, int],
+    fold: int,
+    factors: tuple[int, int],
+    style: int = 0,
+    lines: int = 0,
 ) -> Case:
     (height, cols), (vertical, horizontal) = size, factors
 
@@ -237,7 +242,7 @@ def upsample(
         return steps[:, 0, :, 0].ravel(), steps.ravel() + 3
 
     parameters = {"Cols": cols, "Fold": fold, "DataWidth": 8, "FactorV": vertical,
-                  "FactorH": horizontal, "RamStyle": style}  # fmt: skip
+                  "FactorH": horizontal, "RamStyle": style, "RamLines": lines}  # fmt: skip
     beats = height * cols * fold
     return Case(f"upsample_{name}", "stream_upsample", parameters,
                 {"in": spec(2, 4, beats, signed=True)},
@@ -336,6 +341,8 @@ MORE_CASES = (
     upsample("2x2", (3, 4), 2, (2, 2)),
     upsample("rows", (3, 2), 1, (3, 1), style=1),
     upsample("cols", (2, 3), 3, (1, 2), style=2),
+    upsample("lines", (2, 5), 2, (2, 1), style=1, lines=4),
+    upsample("lines_luts", (3, 3), 1, (2, 2), style=2, lines=2),
     upsample("pixel", (2, 3), 1, (1, 4)),
     upsample("same", (2, 2), 2, (1, 1)),
     lookup("shared", 6, 2, Lane(4, signed=True), Lane(6, signed=True), shared=True),

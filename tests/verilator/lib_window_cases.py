@@ -31,7 +31,7 @@ class WindowShape:
                 (self.cols - self.span[1]) // self.stride[1] + 1)  # fmt: skip
 
 
-def window(name: str, shape: WindowShape, style: int = 0) -> Case:
+def window(name: str, shape: WindowShape, style: int = 0, lines: int = 0) -> Case:
     (kh, kw), (out_h, out_w) = shape.kernel, shape.out
     part = shape.fold // shape.groups
 
@@ -50,7 +50,7 @@ def window(name: str, shape: WindowShape, style: int = 0) -> Case:
         "Groups": shape.groups, "KernelH": kh, "KernelW": kw,
         "StrideH": shape.stride[0], "StrideW": shape.stride[1],
         "DilationH": shape.dilation[0], "DilationW": shape.dilation[1], "BufPixels": shape.pixels,
-        "RamStyle": style,
+        "RamStyle": style, "RamLines": lines,
     }  # fmt: skip
     beats_in = shape.height * shape.cols * shape.fold
     beats_out = out_h * out_w * kh * kw * shape.fold
@@ -138,6 +138,8 @@ WINDOW_CASES = (
     window("tight", WindowShape(5, 4, 1, (3, 2), (1, 1), (1, 1), 10)),
     window("depthwise", WindowShape(6, 7, 3, (3, 3), (1, 1), (1, 1), 18, groups=3)),
     window("groups", WindowShape(7, 8, 4, (2, 3), (2, 1), (2, 1), 21, groups=2)),
+    window("rows", WindowShape(6, 7, 2, (3, 3), (1, 1), (1, 1), 19), style=1, lines=16),
+    window("rows_luts", WindowShape(7, 6, 1, (2, 3), (2, 2), (1, 1), 15), style=2, lines=4),
     window_parallel("3x3", WindowShape(6, 7, 2, (3, 3), (1, 1), (1, 1), 0)),
     window_parallel("stride", WindowShape(8, 9, 1, (3, 2), (2, 3), (1, 1), 0), style=1),
     window_parallel("dilated", WindowShape(8, 9, 2, (2, 3), (1, 2), (3, 2), 0), style=2),

@@ -24,7 +24,7 @@ NAMES = """
     depthwise_wide depthwise_xnor depthwise_parallel add_scaled add_bipolar
     concat_mixed concat_bipolar sum_fold sum_bits upsample_2x2 lookup_channels top3of10_1
     matvec_flush matvec_power matvec_table depthwise_float requant_float_up requant_float_flush
-    pool_code
+    pool_code fifo11 fifo9 window_rows window_rows_luts upsample_lines
 """.split()
 POINTS = {case.name: case for case in CASES if case.name in NAMES}
 FRAMES = 8

@@ -10,6 +10,7 @@ from bitwright.build.dsp_align import align_operands
 from bitwright.build.dsp_operands import take_operands
 from bitwright.build.dsp_registers import take_registers
 from bitwright.build.netlist import edit_modules
+from bitwright.build.readers import copy_for_readers
 from bitwright.build.registers import absorb_output_registers
 from bitwright.build.spread import copy_registers
 
@@ -19,7 +20,7 @@ _EDITS = (take_registers, take_operands, align_operands)
 
 def edit_netlist(netlist: Path, family: str) -> None:
     """Pack the carry chains, move registers into the blocks and operands of multipliers up, copy
-    registers that steer many block RAMs, in the file of a JSON netlist.
+    registers that steer many block RAMs or are read far away, in the file of a JSON netlist.
 
     Raises:
         ToolError: it cannot be read.
@@ -30,4 +31,4 @@ def edit_netlist(netlist: Path, family: str) -> None:
     )
     if family == "ecp5":
         absorb_output_registers(netlist)
-        edit_modules(netlist, copy_registers)
+        edit_modules(netlist, lambda module: copy_registers(module) + copy_for_readers(module))

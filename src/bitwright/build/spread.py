@@ -34,7 +34,7 @@ def copy_registers(module: Cell) -> int:
         flip-flops that came.
     """
     cells: dict[str, Cell] = module["cells"]
-    alone = _not_to_copy(module)
+    alone = not_to_copy(module)
     registers = {
         net: name
         for name, cell in cells.items()
@@ -48,22 +48,34 @@ def copy_registers(module: Cell) -> int:
             for _, net in _inputs(cell):
                 if net in registers:
                     steered[net].add(name)
-    free = 1 + max(_nets(module), default=1)
+    free = FreeNets(module)
     made = 0
     for net, rams in sorted(steered.items()):
         for group in _groups(sorted(rams, key=_in_order))[1:]:
             name = registers[net]
             copy = deepcopy(cells[name])
-            copy["connections"]["Q"] = [free]
+            copy["connections"]["Q"] = [free.take()]
             number = next(n for n in count(made) if f"{name}_copy{n}" not in cells)
             cells[f"{name}_copy{number}"] = copy
             for ram in group:
-                _reconnect(cells[ram], net, free)
-            free, made = free + 1, made + 1
+                _reconnect(cells[ram], net, copy["connections"]["Q"][0])
+            made += 1
     return made
 
 
-def _not_to_copy(module: Mapping[str, Any]) -> set[Any]:
+class FreeNets:
+    """Numbers of nets that a module has not used."""
+
+    def __init__(self, module: Mapping[str, Any]) -> None:
+        self._next = 1 + max(_nets(module), default=1)
+
+    def take(self) -> int:
+        """The next one."""
+        self._next += 1
+        return self._next - 1
+
+
+def not_to_copy(module: Mapping[str, Any]) -> set[Any]:
     """Nets of registers between two clocks: copies could differ for a clock."""
     return {
         bit
