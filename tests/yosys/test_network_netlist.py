@@ -128,6 +128,35 @@ def test_deep_memories_have_a_register_before_the_choice(tmp_path: Path, style: 
     _equal(tmp_path, graph, hardware, (no_stalls(), random_stalls(0.5, 3)))
 
 
+@pytest.mark.parametrize("style", ["distributed", "block"])
+def test_deep_buffers_have_a_register_before_the_choice(tmp_path: Path, style: str) -> None:
+    """The buffer of a window in rows: of LUT RAM from 129 words on, of block RAM where its ninth
+    bits are needed and one is not deep enough. RTL and netlist give the integers of the graph in
+    the cycles of the model, and every block RAM has its register: no choice in front of it.
+    """
+    need(missing_for("verilator"))
+    channels, lines = (75, 2048) if style == "block" else (9, 64)
+    net = Net((4, 40, channels), "uint3", "int2n", seed=9).conv(2, 3).threshold()
+    graph = net.finish(label=False)
+    fold = NodeFolding(pe=1, simd=3, ram_style=style, res_type="lut")
+    window = NodeFolding(simd=3, ram_style=style)
+    hardware = map_graph(graph, Folding({"conv": fold, "conv_window": window}))
+    block = blocks_of(hardware)["conv_window"]
+    assert block.instance().parameters["RamLines"] == lines
+    emit(hardware, tmp_path / "rtl")
+    feeds = random_feeds(graph, FRAMES, np.random.default_rng(6))
+    rtl = Simulator.build(tmp_path / "rtl")
+    result = rtl.run(rtl.pack({"s_axis_0": feeds[graph.inputs[0]]}), FRAMES, no_stalls())
+    flow = analyse(hardware)
+    assert (result.latency, result.interval) == (flow.latency, flow.interval)
+    cells = _netlist(tmp_path / "rtl", tmp_path, load_target("ecp5-45k"))
+    rams = {name: cell["parameters"] for name, cell in cells.items() if cell["type"] == "DP16KD"}
+    buffers = [name for name in rams if name.startswith("i_conv_window.")]
+    assert len(buffers) == block.memory_cost("ecp5").bram == (2 if style == "block" else 0)
+    assert not [name for name, have in rams.items() if "OUTREG" not in have.values()]
+    _equal(tmp_path, graph, hardware, (no_stalls(), random_stalls(0.5, 3)))
+
+
 def test_registers_in_dsp_blocks_of_ultrascale_keep_the_integers(tmp_path: Path) -> None:
     """In DSP48E2 with the registers in front of it and behind it (`build/dsp_operands`,
     `build/dsp_registers`).
