@@ -61,5 +61,6 @@ def rows_resources(family: str, words: int, bits: int, style: str) -> Resources:
     rows = math.ceil(words / lines)
     select = (rows - 1).bit_length()
     if style == "distributed":  # the choice is that of the memory's words, partly moved
-        return Resources(ff=(rows - 1) * bits + select)
+        inside = family == "cyclonev"  # Yosys makes block RAM of it, which has the register
+        return Resources(ff=select if inside else (rows - 1) * bits + select)
     return Resources(lut=bits * (rows - 1) * _CHOICE.get(family, 1 / 3), ff=2 * select)
