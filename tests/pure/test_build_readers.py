@@ -75,3 +75,12 @@ def test_registers_between_two_clocks_have_no_copies() -> None:
     module = design(MANY)
     module["netnames"]["sync"] = {"bits": [50], "attributes": {"dont_replicate": "1"}}
     assert copy_for_readers(module) == 0
+
+
+def test_resets_have_no_copies() -> None:
+    module = {"cells": {"i_reset.ok": register(10, 50)}, "netnames": {}}
+    for n in range(2 * MANY):
+        cell = register(100 + n, 2000 + n)
+        cell["connections"]["LSR"], cell["port_directions"]["LSR"] = [50], "input"
+        module["cells"][f"i_block{n % 4}.data_{n}"] = cell
+    assert copy_for_readers(module) == 0

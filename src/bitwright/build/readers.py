@@ -10,7 +10,7 @@ has the same data, enable and reset, so it holds the same at all times, and stan
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -75,16 +75,24 @@ def _block(name: str) -> str:
     return first if dot and not first.startswith("$") else ""
 
 
-def _inputs(cell: Mapping[str, Any]) -> Iterator[Any]:
-    """Nets that a cell reads, but for its clock; each once."""
-    seen = set()
-    for port, bits in cell["connections"].items():
-        if cell["port_directions"].get(port) == "input" and "CLK" not in port:
-            seen.update(bits)
-    yield from seen
+def _ports(cell: Mapping[str, Any]) -> list[str]:
+    """Inputs that decide something: neither clocks nor resets, which reach all blocks alike."""
+    return [
+        port
+        for port, way in cell["port_directions"].items()
+        if way == "input"
+        and port in cell["connections"]
+        and "CLK" not in port
+        and not port.startswith(("LSR", "RST"))
+    ]
+
+
+def _inputs(cell: Mapping[str, Any]) -> set[Any]:
+    """Nets that these inputs read."""
+    return {bit for port in _ports(cell) for bit in cell["connections"][port]}
 
 
 def _reconnect(cell: Cell, old: int, new: int) -> None:
-    for port, bits in cell["connections"].items():
-        if cell["port_directions"].get(port) == "input" and "CLK" not in port:
-            cell["connections"][port] = [new if bit == old else bit for bit in bits]
+    for port in _ports(cell):
+        bits = cell["connections"][port]
+        cell["connections"][port] = [new if bit == old else bit for bit in bits]
