@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // mem_ram and the register behind it: the word of rd_addr_i is read with rd_en_i, and is on
-// rd_data_o after the next clock edge with out_en_i high (latency 2 where both stay high). As there,
-// no address is read in the cycle in which it is written.
+// rd_data_o after the next clock edge with out_en_i high (latency 2 where both stay high). The
+// user never reads an address in the cycle in which it is written.
 // Lines > 0: a memory of more words is made of rows of so many, the last one of what is left. All
 // rows are read, and what chooses one of them stands behind a register: of LUT RAM between the
 // two, of block RAM behind both, as a block RAM takes the second one in, which hides most of its
@@ -53,8 +53,8 @@ module mem_rows #(
       localparam int Own  = r < Rows - 1 ? Lines : Depth - r * Lines;
       localparam int Bits = Own > 1 ? $clog2(Own) : 1;
       mem_ram #(.Width(Width), .Depth(Own), .Style(Style), .Row(1'b1)) i_ram (
-        .clk_i,
-        .wr_en_i(wr_en_i & (wr_row == RowBits'(r))), .wr_addr_i(wr_addr_i[Bits-1:0]), .wr_data_i,
+        .clk_i, .wr_en_i(wr_en_i & (wr_row == RowBits'(r))),
+        .wr_addr_i(wr_addr_i[Bits-1:0]), .wr_data_i,
         .rd_en_i, .rd_addr_i(rd_addr_i[Bits-1:0]), .rd_data_o(words[r*Width +: Width])
       );
     end
