@@ -22,7 +22,7 @@ from bitwright.data import load_dataset
 from bitwright.data.spec import DatasetSpec
 from bitwright.interop.artifact import export_artifact
 from bitwright.interop.onnx.reader import load
-from bitwright.interop.onnx.reader.compare import compare, original_scores
+from bitwright.interop.onnx.reader.compare import compare, original_outputs
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -49,7 +49,7 @@ def measure(path: Path, scratch: Path) -> dict[str, Any]:
     started = time.perf_counter()
     imported = load(path)
     seconds = time.perf_counter() - started
-    result = compare(imported, images, original_scores(path, images))
+    result = compare(imported, images, original_outputs(path, images))
     size = export_artifact(imported.graph, scratch / path.stem).files["params.bin"]
     return {
         "file": path.name,

@@ -85,6 +85,14 @@ def test_a_stop_that_comes_while_the_reader_ends_is_told_as_well(tmp_path: Path)
     assert not module._watch.readings and not module._before
 
 
+def test_who_ends_late_before_anybody_looks_is_told_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOKS", 3.0)
+    with pytest.raises(DataError, match="more than 1 s"):
+        bounded(lambda: busy(0.8), file_of(tmp_path, 100))
+
+
 def test_contexts_that_the_stop_leaves_open_are_closed(tmp_path: Path) -> None:
     """It may come before the first line of their end: then they end with what holds them."""
     closed = []

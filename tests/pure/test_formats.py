@@ -236,6 +236,13 @@ def test_scale_per_channel_broadcasts() -> None:
     assert codes.tolist() == [[2, 4], [0, 1]]
 
 
+@pytest.mark.parametrize("centroid", ["9" * 90, str(1 << 63), "128"])
+def test_centroids_are_of_their_format(centroid: str) -> None:
+    for first in (f"{{0,1,2,{centroid}}}", f"{{-{centroid},-129,1,2}}"):
+        with pytest.raises(FormatError, match="centroid"):
+            parse_format(f"cb4:int8{first}")
+
+
 def test_bad_values_are_refused() -> None:
     number_format = parse_format("int4")
     for scale in (0.0, -1.0, np.inf, np.nan):

@@ -158,6 +158,62 @@ def test_files_without_end_that_settings_name_are_not_read(tmp_path: Path, field
         hardware_facts(HardwareSection.model_validate({field: str(path)}))
 
 
+def _named(folder: Path, setting: str, path: Path) -> Path:
+    section, key = setting.split(".")
+    _design(folder).save()
+    values = {section: {key: str(path)}}
+    if key == "engine":
+        values[section]["kind"] = "engine"
+    (folder / "hardware.json").write_text(json.dumps(values))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        ("hardware.target", "own.toml"),
+        ("hardware.target", "own"),
+        ("hardware.engine", "own.json"),
+        ("hardware.folding_config_file", "own.json"),
+        ("implement.board", "own.toml"),
+    ],
+)
+def test_settings_name_no_file_that_their_user_has_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, name: str
+) -> None:
+    path = tmp_path / name
+    path.write_text('key = "hunter2"')
+    folder = _named(tmp_path / "d", setting, path)
+    with pytest.raises(RunError, match=f"{setting} names .* outside") as error:
+        open_design(folder)
+    assert "hunter2" not in str(error.value)
+    open_design(folder, [f"{setting}={path}"])
+    noted._HERE.clear()  # another process of the same user
+    open_design(folder)
+    _other_user(monkeypatch, tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="outside"):
+        open_design(folder, ["seed=1"])
+    path = folder / name
+    path.write_text("")
+    open_design(_named(folder, setting, path))
+
+
+def test_who_saves_a_design_names_its_files(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("")
+    _design(tmp_path / "d", hardware={"target": str(path)}).save()
+    open_design(tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"stall_probability": 5e-324}, {"images": 100_000_000}, {"stall_images": 100_000_000}],
+)
+def test_proofs_of_no_stalls_and_of_years_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(RecipeError, match=f"simulate.{next(iter(settings))}"):
+        parse_settings({"simulate": settings}, "hardware.json")
+
+
 # --- frames --------------------------------------------------------------------------------------
 
 
@@ -166,7 +222,7 @@ def test_random_frames_are_as_many_as_fit_into_a_gibibyte(
 ) -> None:
     monkeypatch.setattr("bitwright.ir.footprint.MOST_OF_A_FILE", 1 << 20)
     assert MOST_OF_A_FILE == GIB
-    design = _design(tmp_path / "d", _graph(64), simulate={"images": 10**9})
+    design = _design(tmp_path / "d", _graph(64), simulate={"images": 1_000_000})
     frames = design.frames()["x"]
     assert 1 <= len(frames) and frames.nbytes < 1 << 20
     assert len(_design(tmp_path / "e", _graph(256), simulate={"images": 20}).frames()["x"]) == 1

@@ -200,6 +200,12 @@ def test_verify_names_the_broken_rule(change: dict[str, object], reason: str) ->
     assert caught.value.where == "conv1"
 
 
+def test_an_input_has_its_name_for_itself() -> None:
+    graph = small_graph()
+    with pytest.raises(GraphError, match="input 'x' is named twice"):
+        verify(replace(graph, inputs=("x", "x")))
+
+
 def test_wrong_interval_cannot_pass() -> None:
     graph = small_graph()
     types = dict(graph.types)

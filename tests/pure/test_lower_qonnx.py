@@ -53,6 +53,15 @@ def classifier(weight_high: int = 7, bits: int = 4) -> Graph:
     return b.finish(scores, b.add("top_k", (scores,), name="label"))
 
 
+@pytest.mark.parametrize("k", [1, 3])
+def test_labels_that_other_nodes_read(k: int, tmp_path: Path) -> None:
+    b = GraphBuilder("net", INTEGER)
+    x = b.input("x", TensorType((6,), parse_format("uint4"), (1.0,), 0, 15))
+    label = b.add("top_k", (x,), attrs={"k": k})
+    graph = b.finish(b.add("top_k", (b.add("concat", (label, label)),)), label)
+    assert export_qonnx(graph, tmp_path / "net.onnx").values > 0
+
+
 @given(integer_graphs(GraphLimits.everything(blocks=2)), st.booleans())
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_random_networks_agree(

@@ -19,6 +19,7 @@ from tests.onnx_models import QONNX, File
 from bitwright.base.errors import BitwrightError, DataError, ModelError
 from bitwright.hw import Folding, map_graph
 from bitwright.interop.onnx.reader import budget, load, read_model
+from bitwright.interop.onnx.reader.compare import original_outputs
 from bitwright.rtl.emit import emit
 
 
@@ -428,6 +429,21 @@ def test_external_data_of_the_folder_is_read(tmp_path: Path) -> None:
     )  # fmt: skip
     imported = load(tmp_path / "net.onnx", name="network")
     assert imported.graph == load(good().model()).graph
+    images = np.zeros((2, *imported.input_shape), np.float32)
+    (wanted,), (run,) = (
+        original_outputs(good().model(), images),
+        original_outputs(tmp_path / "net.onnx", images),
+    )
+    assert np.array_equal(wanted, run)
+    whole, longest = onnx.load(str(tmp_path / "net.onnx"), load_external_data=False), 0
+    for tensor in whole.graph.initializer:  # all at the same place
+        tensor.external_data[1].value = "0"
+        longest = max(longest, int(tensor.external_data[2].value))
+    (tmp_path / "same.onnx").write_bytes(whole.SerializeToString())
+    with (tmp_path / "net.data").open("r+b") as file:
+        file.truncate(longest)
+    with pytest.raises(DataError, match="each tensor for itself"):
+        original_outputs(tmp_path / "same.onnx", images)
     data = (tmp_path / "net.data").read_bytes()
     (tmp_path / "net.data").write_bytes(data[:10])
     with pytest.raises(DataError, match="external data"):

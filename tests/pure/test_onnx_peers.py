@@ -13,7 +13,7 @@ from tests.onnx_models import QONNX, File, run_file
 
 from bitwright.base.errors import ModelError
 from bitwright.interop.onnx.reader import Imported, load
-from bitwright.interop.onnx.reader.compare import original_scores
+from bitwright.interop.onnx.reader.compare import original_outputs
 from bitwright.ir import random_feeds
 from bitwright.ir.executor import Executor
 
@@ -315,4 +315,4 @@ def test_a_file_of_one_image_is_run_image_by_image() -> None:
     net.op("Reshape", net.const([1, 12], np.int64))
     net.op("MatMul", net.const(np.arange(36).reshape(12, 3) % 5 - 2))
     body, images = net.model(), drawn(3, 2, 2)
-    assert np.array_equal(original_scores(body, images), run_file(body, images)[0])
+    assert np.array_equal(original_outputs(body, images)[0], run_file(body, images)[0])

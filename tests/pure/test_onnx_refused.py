@@ -14,7 +14,7 @@ from tests.onnx_models import File
 
 from bitwright.base.errors import BitwrightError, ModelError
 from bitwright.interop.onnx.reader import Imported, load
-from bitwright.interop.onnx.reader.compare import compare, original_scores
+from bitwright.interop.onnx.reader.compare import compare, original_outputs
 
 
 def pair(net: File, scale: float = 0.25, zero: int | None = 0, **attrs: int) -> str:
@@ -259,5 +259,5 @@ def test_a_node_that_nothing_reads_is_never_run(
     path.write_bytes(net.model())
     imported = load(path)
     images = np.random.default_rng(0).uniform(0, 4, (3, 4)).astype(np.float32)
-    assert compare(imported, images, original_scores(path, images)).labels == 0
+    assert compare(imported, images, original_outputs(path, images)).labels == 0
     assert not (tmp_path / "HARMED").exists()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 from tests.onnx_models import File
 
 from bitwright.base.errors import MismatchError, ModelError
+from bitwright.cli import entry as cli
 from bitwright.interop.onnx.reader import budget, load
-from bitwright.interop.onnx.reader.compare import compare, original_scores
+from bitwright.interop.onnx.reader.compare import compare, original_outputs
 from bitwright.interop.onnx.reader.levels import find_thresholds
 
 
@@ -108,17 +111,64 @@ def test_scores_that_tie_without_a_label_may_come_in_any_order() -> None:
     net.op("Flatten")
     imported = load(net.model())
     images = rng.uniform(-1.2, 0.9, (50, 2, 4, 3)).astype(np.float32)
-    expected = original_scores(net.model(), images)
+    expected = original_outputs(net.model(), images)
     result = compare(imported, images, expected)
-    assert (result.expected != result.found).any()
+    assert result.ties == (result.expected != result.found).sum() > 0 == result.labels
     result.require()
-    expected[3] = np.roll(expected[3], 1)
+    expected[0][3] = np.roll(expected[0][3], 1)
     with pytest.raises(MismatchError, match="image 3"):
         compare(imported, images, expected).require()
     for nothing in (np.nan, np.inf):
-        expected = original_scores(net.model(), images)
-        expected[7, 0] = nothing
+        expected = original_outputs(net.model(), images)
+        expected[0][7, 0] = nothing
         found = compare(imported, images, expected)
         assert found.scores == 1 and found.largest == np.inf
         with pytest.raises(MismatchError, match="image 7"):
             found.require()
+
+
+def _scaled(*factors: float, twice: bool = False, softmax: bool = True) -> bytes:
+    """Four classes, of which the first is never the largest, times some numbers."""
+    rng, net = np.random.default_rng(0), File(1, 16)
+    net.quant(8, 1.0, signed=0)
+    start = net.net
+    weight = rng.integers(3, 8, (16, 4))
+    weight[:, 0] = 1
+    net.op("MatMul", net.const(weight))
+    plain = net.net
+    if twice:
+        net.net = start
+        net.op("MatMul", net.const(weight))
+    for factor in factors:
+        net.op("Mul", net.const(factor))
+    if softmax:
+        net.op("Softmax", axis=1)
+    return net.model(*([plain, net.net] if twice else []))
+
+
+UNDERFLOW = (1e-25, 1e-25, 1e25, 1e25)
+
+
+def test_scores_that_float32_loses_are_no_ties() -> None:
+    """The file gives the same for all images, the graph what is meant."""
+    body, images = _scaled(*UNDERFLOW), np.random.default_rng(1).uniform(0, 255, (20, 16))
+    result = compare(load(body), images, original_outputs(body, images))
+    assert result.labels == 20 and result.ties == 0
+    with pytest.raises(MismatchError, match="20 of 20 labels differ"):
+        result.require()
+
+
+def test_ties_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.onnx").write_bytes(_scaled(*UNDERFLOW, 1e-12))
+    argv = ["import", str(tmp_path / "x.onnx"), "--out", str(tmp_path / "o"), "--compare", "20"]
+    assert cli.run(argv) == 0
+    said = capsys.readouterr().out
+    assert "20 labels differ, of scores that are equal in float32" in said
+    assert "all labels equal" not in said
+
+
+def test_all_outputs_are_compared() -> None:
+    body = _scaled(*UNDERFLOW, twice=True, softmax=False)
+    images = np.random.default_rng(1).uniform(0, 255, (20, 16))
+    result = compare(load(body), images, original_outputs(body, images))
+    assert result.labels == 20 and result.scores > 0

@@ -14,7 +14,7 @@ from bitwright.interop.onnx.export_qdq import export_qdq
 from bitwright.interop.onnx.export_qonnx import export_qonnx
 from bitwright.interop.onnx.reader import budget, load
 from bitwright.interop.onnx.reader.budget import Work
-from bitwright.interop.onnx.reader.compare import compare, original_scores
+from bitwright.interop.onnx.reader.compare import compare, original_outputs
 from bitwright.lower import certify, check
 
 
@@ -47,7 +47,7 @@ def test_mnist_files_image_for_image(
         "flatten", *["dense", "threshold"] * 3, "dense", "top_k",
     ]  # fmt: skip
     assert not imported.notes
-    result = compare(imported, images, original_scores(path, images))
+    result = compare(imported, images, original_outputs(path, images))
     result.require()
     assert result.scores == 0 and result.images == 10_000
     assert (result.found == labels).mean() == pytest.approx(accuracy, abs=1e-9)
@@ -75,7 +75,7 @@ def test_keyword_spotting_on_its_input_grid(zoo: Path) -> None:
     step = np.float32(0.8298503756523132)
     images = (rng.integers(-127, 128, (1000, 1, 10, 49)) * step).astype(np.float32)
     images[500:] += rng.normal(size=(500, 1, 10, 49)).astype(np.float32)
-    result = compare(imported, images, original_scores(path, images))
+    result = compare(imported, images, original_outputs(path, images))
     result.require()
     assert result.scores == 0
     check(certify(imported.graph), imported.graph)

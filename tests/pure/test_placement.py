@@ -210,6 +210,10 @@ def test_nothing_for_the_accelerator_is_an_error() -> None:
     graph = network_with((3,))
     with pytest.raises(TargetError, match="nothing of this network"):
         placement_for(activation_of(graph), HardwareSection())
+    builder = GraphBuilder("wire", INTEGER)
+    wire = builder.finish(builder.input("x", graph.types[graph.only_input]))
+    with pytest.raises(TargetError, match="it does nothing"):
+        placement_for(wire, HardwareSection())
 
 
 def activation_of(graph: Graph) -> Graph:

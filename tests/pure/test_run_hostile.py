@@ -12,6 +12,7 @@ import pytest
 
 from bitwright.base import made, noted
 from bitwright.base.errors import RecipeError, RunError
+from bitwright.base.files import sha256_file
 from bitwright.base.progress import no_progress
 from bitwright.cli.entry import EXIT_BUG, run
 from bitwright.cli.options import recipe_source
@@ -22,8 +23,10 @@ from bitwright.pipeline.recipe import RECIPES, load_recipe
 from bitwright.pipeline.run import Outcome, Step, open_run
 from bitwright.pipeline.run_files import (
     SCHEMA,
+    StepRecord,
     folder_of_recipe,
     hash_files,
+    is_whole,
     named_from,
     recipe_folder,
     recover,
@@ -53,6 +56,21 @@ def test_a_step_that_is_whole_is(tmp_path: Path) -> None:
     (tmp_path / ".work-01-train" / "step.json").write_text(json.dumps(RECORD))
     recover(tmp_path)
     assert (tmp_path / "01-train" / "step.json").is_file()
+
+
+@pytest.mark.parametrize("way", ["..", "absolute", "link"])
+def test_artefacts_of_a_record_lie_in_its_folder(way: str, tmp_path: Path) -> None:
+    """Whether a step is made again would tell what is in a file elsewhere."""
+    folder, secret = tmp_path / "01-train", tmp_path / "secret"
+    folder.mkdir()
+    secret.write_text("guess")
+    (folder / "own").write_text("guess")
+    link = folder / "link"
+    link.symlink_to(secret)
+    name = {"..": "../secret", "absolute": str(secret), "link": "link"}[way]
+    found = 5, sha256_file(secret)
+    own, other = (StepRecord("x", "k", {}, {at: found}, 1.0) for at in ("own", name))
+    assert is_whole(folder, own) and not is_whole(folder, other)
 
 
 def test_the_recipes_folder_is_named_from_the_run(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bitwright.base import store as store_module
-from bitwright.base.store import Entry, Store, content_key
+from bitwright.base.store import LEFT, Entry, Store, content_key
 
 
 @pytest.fixture(name="file")
@@ -143,11 +143,12 @@ def test_those_used_longest_ago_make_room(tmp_path: Path, file: Path) -> None:
     assert store.find("kind", "0") is not None  # used now
     store.keep("kind", "3", None, {"a": file})
     assert [store.find("kind", str(n)) is not None for n in range(4)] == [True, False, True, True]
-    left = store.folder("kind", ".new-x")
-    left.mkdir()
-    os.utime(left, (0, 0))
+    left = [store.folder("kind", name) for name in (".new-x", f"{LEFT}x")]
+    for folder in left:
+        folder.mkdir()
+        os.utime(folder, (0, 0))
     store.keep("kind", "4", None, {"a": file})
-    assert not left.exists()
+    assert not any(folder.exists() for folder in left)
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path, file: Path) -> None:

@@ -11,6 +11,8 @@ import torch
 
 from bitwright.base.errors import DataError, ModelError
 from bitwright.data.detection_boxes import ANCHORS, decode, iou
+from bitwright.data.labels import UNKNOWN
+from bitwright.tasks import region_loss
 from bitwright.tasks.region_loss import RegionLoss, complete_iou
 
 H, W = 4, 6
@@ -185,6 +187,23 @@ def test_descent_finds_the_box(variant: str, reach: float) -> None:
     found = decode(output.detach().numpy(), reach=reach)
     assert iou(found.boxes, truth.numpy())[0] > 0.95
     assert found.confidence[0] > 0.9
+
+
+def test_boxes_without_number_are_compared_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    low = torch.rand((3, 40, 2), generator=generator) * 0.6
+    high = low + 0.05 + torch.rand((3, 40, 2), generator=generator) * 0.3
+    labels = torch.cat([torch.zeros(3, 40, 1), low, high], dim=2)
+    labels[1, 7:, 0] = UNKNOWN
+    found = []
+    for pairs in (1 << 22, 1):
+        monkeypatch.setattr(region_loss, "_PAIRS", pairs)
+        output = torch.randn((3, 10, H, W), generator=torch.Generator().manual_seed(1))
+        output.requires_grad_()
+        loss = RegionLoss(variant="ranked")(output, labels)
+        loss.backward()
+        found.append((loss, output.grad))
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
 
 
 def test_mistakes_are_explained() -> None:

@@ -18,6 +18,7 @@ from bitwright.data import DataSplits, load_dataset
 from bitwright.data.labels import MapLabels
 from bitwright.models import build_model
 from bitwright.tasks import CLASSIFICATION, LossSettings, SoftSettings, Task, TaskSpec, make_task
+from bitwright.tasks import metric as metric_module
 from bitwright.tasks.catalog import TASKS, labels_of
 from bitwright.tasks.classification import ACCURACY, TOP5
 from bitwright.tasks.dense_map import MEAN_IOU, PIXELS
@@ -69,7 +70,9 @@ def test_accuracy_is_a_share_with_the_error_of_one() -> None:
     assert len(CLASSIFICATION.measure(scores, labels)) == 1
 
 
-def test_mean_overlap_is_that_of_all_pixels_with_the_error_of_the_jackknife() -> None:
+def test_mean_overlap_is_that_of_all_pixels_with_the_error_of_the_jackknife(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     generator = torch.Generator().manual_seed(0)
     outputs = torch.rand((12, 3, 5, 4), generator=generator)
     labels = torch.randint(-1, 3, (12, 5, 4), generator=generator)
@@ -87,9 +90,14 @@ def test_mean_overlap_is_that_of_all_pixels_with_the_error_of_the_jackknife() ->
     every = list(range(12))
     without = np.array([naive([i for i in every if i != left]) for left in every])
     error = np.sqrt(11 / 12 * ((without - without.mean()) ** 2).sum())
-    found = MEAN_IOU.measure(outputs, labels)
+    found, whole = MEAN_IOU.measure(outputs, labels), MEAN_IOU.sums(outputs, labels)
     assert found.value == pytest.approx(naive(every))
     assert found.summary.error == pytest.approx(error, rel=1e-3)
+    with monkeypatch.context() as patched:
+        patched.setattr(metric_module, "_MOST_BYTES", 100)  # of two images at a time
+        few = MEAN_IOU.measure(outputs, labels)
+        assert np.array_equal(few.each, found.each) and few.value == found.value
+        assert torch.equal(MEAN_IOU.sums(outputs, labels), whole)
     in_parts = MEAN_IOU.sums(outputs[:5], labels[:5]) + MEAN_IOU.sums(outputs[5:], labels[5:])
     assert MEAN_IOU.value_of(in_parts) == pytest.approx(found.value)
     known = labels >= 0

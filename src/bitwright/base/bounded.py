@@ -78,6 +78,13 @@ class _Reading:
     def memory(self) -> int:
         return MEMORY + (_MADE_A_BYTE if self.made else MEMORY_A_BYTE) * self.size
 
+    @property
+    def taken(self) -> float:
+        return _processor_time(self.thread) - self.began
+
+    def is_late(self) -> bool:
+        return self.taken > self.seconds
+
     def add(self, places: tuple[Path, ...]) -> None:
         for place in places:
             with suppress(OSError, ValueError):  # no name of a file: readers say so
@@ -124,9 +131,11 @@ def bounded(read: Callable[[], T], *places: Path, memory: bool = True, made: boo
                 reading.data = _written()
             reading.add(places)
             _watch.enter(reading)
-            return read()
+            result = read()
         finally:
             _watch.leave(reading)
+        if not reading.is_late():  # it may have ended before anybody looked
+            return result
     except _OutOfTime:
         _watch.leave(reading)  # it may have come while it was left
     except (MemoryError, RuntimeError) as error:
@@ -216,10 +225,9 @@ class _Watch:
 
     @staticmethod
     def stop_if_late(reading: _Reading) -> None:
-        taken = _processor_time(reading.thread) - reading.began
         last = reading.stopped
-        if taken > (reading.seconds if last is None else last + _AGAIN):
-            reading.stopped = taken
+        if reading.is_late() if last is None else reading.taken > last + _AGAIN:
+            reading.stopped = reading.taken
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(reading.thread), ctypes.py_object(_OutOfTime)
             )

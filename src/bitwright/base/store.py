@@ -62,6 +62,8 @@ _LEFT_S = 24 * 3600
 #: How often a place is looked at again that another process has changed meanwhile.
 _LOOKS = 5
 _INDEX, _LOCKS, _NEW = "entry.json", ".locks", ".new-"
+#: Of folders beside the entries of a kind that are dropped a day after their process was killed.
+LEFT = f"{_NEW}work-"
 _MOST_INDEX = 16 << 20
 #: Files that this process has read: what tells whether they have changed since, and their hash.
 _READ: dict[Path, tuple[tuple[int, ...], str]] = {}

@@ -17,7 +17,7 @@ from select import select
 from types import TracebackType
 
 from bitwright.base.errors import TargetError, ToolError
-from bitwright.base.store import Store, content_key
+from bitwright.base.store import LEFT, Store, content_key
 from bitwright.base.tools.finder import require
 from bitwright.base.tools.process import output_of
 from bitwright.build.sdram import chip_source, simulated_top
@@ -118,7 +118,7 @@ class SimulatedBoard:
             name += "_sdram"
 
         def compiled(work: Path) -> None:
-            with tempfile.TemporaryDirectory(dir=work.parent, prefix=".verilator-") as scratch:
+            with tempfile.TemporaryDirectory(dir=work.parent, prefix=LEFT) as scratch:
                 _compile(design, name, top, Path(scratch).resolve(), level)
                 shutil.copy2(Path(scratch) / _PROGRAM, work / _PROGRAM)
 

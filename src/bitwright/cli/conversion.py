@@ -162,8 +162,13 @@ def _show_graph(output: Output, file: Path, out: Path, report: dict[str, Any]) -
         output.say(f"note: {note}")
     if "compared" in report:
         done = report["compared"]
+        ties = done["labels_that_tie"]
+        labels = (
+            f"{ties} labels differ, of scores that are equal in float32" if ties
+            else "all labels equal"
+        )  # fmt: skip
         output.say(
-            f"the file itself, run by QONNX on {done['images']} random frames: all labels equal, "
+            f"the file itself, run by QONNX on {done['images']} random frames: {labels}, "
             f"{done['scores_that_differ']} scores differ"
         )
     if "hardware" in report:

@@ -139,6 +139,8 @@ def verify(graph: Graph) -> None:
     for edge in graph.inputs:
         if edge not in graph.types:
             raise GraphError(f"input {edge!r} has no type", where=graph.name)
+        if edge in known:
+            raise GraphError(f"input {edge!r} is named twice", where=graph.name)
         _check_input(edge, graph.types[edge])
         known[edge] = graph.types[edge]
     names: set[str] = set()

@@ -397,7 +397,7 @@ def _hardware(design: Design, simulated: bool, progress: Progress) -> dict[str, 
 
 def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str, Any]:
     """On as many images as were wished for, fewer of large ones."""
-    from bitwright.interop.onnx.reader.compare import BATCH, compare, original_scores
+    from bitwright.interop.onnx.reader.compare import BATCH, compare, original_outputs
 
     images = min(images, max(1, _MOST_IMAGES // (8 * math.prod(imported.input_shape))))
     batch = frames_within(imported.graph, BATCH, MOST_OF_A_FILE, str(path))
@@ -412,11 +412,12 @@ def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str,
         unit = float(np.abs(quantizer.unit).max())
         drawn = rng.uniform(unit * quantizer.lo, unit * quantizer.hi, shape).astype(np.float32)
         given = drawn
-    found = compare(imported, given, original_scores(path, drawn, batch=batch), batch=batch)
+    found = compare(imported, given, original_outputs(path, drawn, batch=batch), batch=batch)
     found.require()
     return {
         "images": found.images,
         "labels_that_differ": found.labels,
+        "labels_that_tie": found.ties,
         "scores_that_differ": found.scores,
         "largest_difference": found.largest,
     }

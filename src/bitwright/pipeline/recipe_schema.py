@@ -95,6 +95,10 @@ class TeacherSection(Section):
         return self
 
 
+#: Of simulations: hours of them, in a settings file of a few bytes.
+Images = Annotated[Count, Field(le=1_000_000)]
+
+
 class SimulateSection(Section):
     """How much of the proof to run.
 
@@ -104,9 +108,11 @@ class SimulateSection(Section):
         stall_probability: chance of a stall in a cycle, on each side.
     """
 
-    images: Count | Literal["all"] = "all"
-    stall_images: Count = Field(default=20, validation_alias=AliasChoices("stall_images", "stalls"))
-    stall_probability: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    images: Images | Literal["all"] = "all"
+    stall_images: Images = Field(
+        default=20, validation_alias=AliasChoices("stall_images", "stalls")
+    )
+    stall_probability: Annotated[float, Field(ge=0.01, le=0.99)] = 0.5
 
 
 class ImplementSection(Section):

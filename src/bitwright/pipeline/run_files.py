@@ -25,7 +25,7 @@ from bitwright.base.files import (
     regular_bytes,
     sha256_file,
 )
-from bitwright.base.folders import check_no_links, files_below, remove_folder
+from bitwright.base.folders import check_no_links, files_below, own_file, remove_folder
 from bitwright.base.places import claim, default_place
 from bitwright.base.version import __version__
 from bitwright.jobs.job import JOB_FILES
@@ -202,13 +202,13 @@ def read_record(folder: Path) -> StepRecord | None:
 
 
 def is_whole(folder: Path, record: StepRecord) -> bool:
-    """Whether every artefact is there with its size and hash."""
+    """Whether every artefact is there, in that folder, with its size and hash."""
     try:
         return all(
-            (folder / name).stat().st_size == size and sha256_file(folder / name) == sha
+            own_file(folder, name).stat().st_size == size and sha256_file(folder / name) == sha
             for name, (size, sha) in record.artefacts.items()
         )
-    except OSError:
+    except (OSError, RunError, ValueError):
         return False
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import GraphError, MismatchError, ToolError
-from bitwright.base.store import Store, content_key
+from bitwright.base.store import LEFT, Store, content_key
 from bitwright.base.tools.finder import require
 from bitwright.base.tools.process import output_of
 from bitwright.sim.beats import Beats, Levels, pack, unpack
@@ -150,7 +150,7 @@ class Simulator:
         level = optimisation(frames * design.interval if cycles is None else cycles)
 
         def compiled(work: Path) -> None:
-            with tempfile.TemporaryDirectory(dir=work.parent, prefix=".verilator-") as scratch:
+            with tempfile.TemporaryDirectory(dir=work.parent, prefix=LEFT) as scratch:
                 _compile(design, Path(scratch).resolve(), level, assertions, trace)
                 shutil.copy2(Path(scratch) / _PROGRAM, work / _PROGRAM)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +18,9 @@ from bitwright.base.statistics import mean_of, share_of
 from bitwright.tasks.catalog import SHARE
 
 OfEach = Callable[[Tensor, Tensor], Tensor]
+
+#: Of statistics of several images at a time.
+_MOST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,9 @@ class Metric:
         Raises:
             ModelError: as `statistics`.
         """
-        found = self.statistics(outputs, labels)
         if self.of_sums is not None:
-            return found.sum(dim=0)
+            return _total(self._parts(outputs, labels))
+        found = self.statistics(outputs, labels)
         return torch.stack([found.nansum(), (~found.isnan()).sum().double()])
 
     def value_of(self, sums: Tensor) -> float:
@@ -93,8 +96,21 @@ class Metric:
         Raises:
             ModelError: as `statistics`.
         """
-        found = self.statistics(outputs, labels).cpu().numpy()
-        return self._mean(found) if self.of_sums is None else self._of_sums(found)
+        if self.of_sums is not None:
+            return self._of_sums(outputs, labels)
+        return self._mean(self.statistics(outputs, labels).cpu().numpy())
+
+    def _parts(self, outputs: Tensor, labels: Tensor) -> Iterable[Tensor]:
+        """The statistics, to be gone through several times; made anew each time, some images at a
+        time, where they are many: an image may have any number of them, as those of its classes.
+        """
+        count, size = len(outputs), 0
+        if count > 1:
+            size = self.statistics(outputs[:1], labels[:1]).nbytes
+        step = max(1, _MOST_BYTES // max(1, size))
+        if step >= count:
+            return [self.statistics(outputs, labels)]
+        return _Parts(self, outputs, labels, step)
 
     def _mean(self, each: NDArray[np.float64]) -> Measurement:
         known = each[~np.isnan(each)]
@@ -103,16 +119,40 @@ class Metric:
         summary = share_of(known.astype(bool)) if self.is_share_of(known) else mean_of(known)
         return Measurement(self, summary, len(known), each)
 
-    def _of_sums(self, parts: NDArray[np.float64]) -> Measurement:
+    def _of_sums(self, outputs: Tensor, labels: Tensor) -> Measurement:
         """The value with the error of the jackknife: leaving out each image in turn."""
         assert self.of_sums is not None
-        total, count = parts.sum(axis=0), len(parts)
+        parts, count = self._parts(outputs, labels), len(outputs)
+        total = _total(parts).cpu().numpy()
         value = float(self.of_sums(total))
         if count == 1:
             return Measurement(self, Measured(value), 1, np.array([value]))
-        without = np.asarray(self.of_sums(total - parts))
+        without = np.concatenate([self.of_sums(total - part.cpu().numpy()) for part in parts])
         each = count * value - (count - 1) * without  # Tukey's pseudo-values
         return Measurement(self, Measured(value, mean_of(each).error), count, each)
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """Statistics of some images at a time."""
+
+    metric: Metric
+    outputs: Tensor
+    labels: Tensor
+    step: int
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for start in range(0, len(self.outputs), self.step):
+            part = slice(start, start + self.step)
+            yield self.metric.statistics(self.outputs[part], self.labels[part])
+
+
+def _total(parts: Iterable[Tensor]) -> Tensor:
+    total: Tensor | None = None
+    for part in parts:
+        total = part.sum(dim=0) if total is None else total + part.sum(dim=0)
+    assert total is not None  # there is a part of no images, too
+    return total
 
 
 @dataclass(frozen=True, eq=False)

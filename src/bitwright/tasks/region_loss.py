@@ -95,8 +95,7 @@ class RegionLoss:
         there = labels[:, :, 0] != UNKNOWN
         grid = _grid_boxes(labels.to(output)[:, :, 1:], there, output.shape[2:])
         boxes = _decode(fields, anchors, self.reach)
-        overlap = _iou(boxes.flatten(1, 3)[:, :, None], grid[:, None])
-        covered = torch.where(there[:, None], overlap, 0.0).amax(dim=2).view(boxes.shape[:4])
+        covered = _covered(boxes, grid, there)
         ignored = covered > self.ignore
         # Cells of true boxes: image, anchor, row, column, and which box.
         owners, chosen = _owners(grid, there, anchors, output.shape[2:])
@@ -276,6 +275,26 @@ def _with_neighbours(
     return cells, chosen[number]
 
 
+def _covered(boxes: Tensor, grid: Tensor, there: Tensor) -> Tensor:
+    """The largest overlap of the box of each cell (N, A, H, W, 4) with a true one (N, K, 4), as
+    ``there`` (N, K) says: (N, A, H, W). Some true boxes at a time: an image may have any number.
+    """
+    flat = boxes.flatten(1, 3)
+    best, which = flat.new_zeros(flat.shape[:2]), there.new_zeros(flat.shape[:2], dtype=torch.long)
+    step = max(1, _PAIRS // max(1, best.numel()))
+    with torch.no_grad():
+        for start in range(0, grid.shape[1], step):
+            part = slice(start, start + step)
+            overlap = _iou(flat[:, :, None], grid[:, None, part])
+            most, at = torch.where(there[:, None, part], overlap, 0.0).max(dim=2)
+            which = torch.where(most > best, at + start, which)
+            best = torch.maximum(best, most)
+    if not grid.shape[1]:
+        return best.view(boxes.shape[:4])
+    found = _iou(flat, grid.gather(1, which[:, :, None].expand(-1, -1, 4)))
+    return torch.where(best <= 0, 0.0, found).view(boxes.shape[:4])
+
+
 def _iou(first: Tensor, second: Tensor) -> Tensor:
     """Overlap of boxes given by centre, width and height."""
     low = torch.maximum(first[..., :2] - first[..., 2:] / 2, second[..., :2] - second[..., 2:] / 2)
@@ -284,6 +303,8 @@ def _iou(first: Tensor, second: Tensor) -> Tensor:
     return shared / (first[..., 2:].prod(dim=-1) + second[..., 2:].prod(dim=-1) - shared)
 
 
+#: Of cells and true boxes, of which overlaps are had at a time.
+_PAIRS = 1 << 22
 #: Of the logarithm of a size by its anchor's, where the overlap is asked for.
 _LARGEST = 6.0
 _SMALLEST = 20.0

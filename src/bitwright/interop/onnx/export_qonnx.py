@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bitwright.base.errors import MismatchError
+from bitwright.base.errors import MismatchError, ToolError
 from bitwright.base.files import atomic_write
 from bitwright.base.memory import room_for
 from bitwright.interop.onnx.writer.nodes import simple, threshold
@@ -88,7 +88,7 @@ def run_qonnx(
         edges: return every edge of the graph, not only the outputs.
 
     Raises:
-        ToolError: the packages are missing.
+        ToolError: the packages are missing, or QONNX's executor cannot run the model.
         MismatchError: a value that should be an integer is not one.
     """
     need_onnx("qonnx.core.onnx_exec")
@@ -105,7 +105,11 @@ def run_qonnx(
             edge: to_nchw(feeds[edge][start : start + batch]).astype(np.float32)
             for edge in graph.inputs
         }
-        values = execute_onnx(wrapped, inputs, return_full_exec_context=True)
+        try:
+            values = execute_onnx(wrapped, inputs, return_full_exec_context=True)
+        except Exception as error:  # ONNX Runtime's own, which have no base but this
+            reason = str(error).strip().partition("\n")[0]
+            raise ToolError(f"QONNX cannot run it: {reason}", where=graph.name) from error
         for name in names:
             levels = from_nchw(values[name])
             whole = levels.astype(np.int64)

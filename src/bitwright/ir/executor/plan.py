@@ -17,7 +17,7 @@ from bitwright.ir.executor.activations import (
     set_activation,
     takes_int16,
 )
-from bitwright.ir.executor.builder import Builder, NativePlan, View, aligned, finish
+from bitwright.ir.executor.builder import Builder, NativePlan, View, finish
 from bitwright.ir.executor.compiler import Library
 from bitwright.ir.executor.joins import JOINS, of_bytes
 from bitwright.ir.executor.layout import PAD_ROWS, COp, Kind, Op, storage
@@ -246,7 +246,7 @@ def _set_panels(builder: Builder, op: COp, product: Product, packed: Packed, sou
     op.weight = builder.address(packed.weight)
     op.start = builder.address(np.pad(packed.start, (0, PAD_ROWS)))
     if packed.table is not None:
-        op.table = builder.address(aligned(packed.table))
+        op.table = builder.address(packed.table)
     offsets = _piece_offsets(product, packed, source)
     op.pieces = len(packed.lengths)
     op.piece_offset = builder.address(np.array(offsets, dtype=np.int32))

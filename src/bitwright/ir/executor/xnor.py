@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.base.native import INT, INT64, POINTER, Program
+from bitwright.ir.executor.builder import aligned, empty_aligned
 
 _log = logging.getLogger(__name__)
 
@@ -156,7 +157,8 @@ class BinaryMatrix:
                 when it is met for the first time.
             threads: at most so many.
             out: where the sums go, (rows, outputs) of int32; large results are faster in memory
-                that has been used before.
+                that has been used before, and that starts at a multiple of 64 bytes, as what this
+                gives without ``out`` does.
 
         Raises:
             DataError: another number of columns, an engine that is not there, or an ``out`` of
@@ -177,7 +179,7 @@ class BinaryMatrix:
     def _target(self, rows: int, out: Sums | None) -> Sums:
         """Where sums go."""
         if out is None:
-            return np.empty((rows, self.outputs), dtype=np.int32)
+            return empty_aligned((rows, self.outputs), np.int32)
         right = out.shape == (rows, self.outputs) and out.dtype == np.int32
         if not right or not out.flags.c_contiguous or not out.flags.writeable:
             raise DataError(
@@ -219,7 +221,8 @@ class BinaryMatrix:
         library, rows = self._library, len(activations)
         assert library is not None
         depth = -(-self.columns // _WORD)
-        tiles = np.empty(-(-rows // _TILE_ROWS) * _TILE_ROWS * depth * _WORD, dtype=np.int8)
+        size = -(-rows // _TILE_ROWS) * _TILE_ROWS * depth * _WORD
+        tiles = empty_aligned((size,), np.int8)
         lay = library.bw_amx_bytes if activations.dtype == np.int8 else library.bw_amx_floats
         lay(activations.ctypes.data, rows, self.columns, tiles.ctypes.data)
         out = self._target(rows, out)
@@ -250,7 +253,7 @@ class BinaryMatrix:
         short = -self.outputs % lanes
         padded = np.pad(self._words, ((0, short), (0, 0)))
         split = padded.reshape(-1, lanes, self._words.shape[1])
-        return np.ascontiguousarray(split.transpose(0, 2, 1))
+        return aligned(split.transpose(0, 2, 1))
 
     def _tiles(self) -> Levels:
         """[pair of tiles][64 columns][tile][4 columns][row][column]; see ``amx_product.c``."""
@@ -259,7 +262,7 @@ class BinaryMatrix:
         short = (-self.outputs % _TILE_ROWS, depth * _WORD - self.columns)
         padded = np.pad(signs, ((0, short[0]), (0, short[1])))
         split = padded.reshape(-1, 2, 16, depth, 16, 4)
-        return np.ascontiguousarray(split.transpose(0, 3, 1, 4, 2, 5))
+        return aligned(split.transpose(0, 3, 1, 4, 2, 5))
 
     def _floats(self) -> Levels:
         return unpack_signs(self._words, self.columns).astype(np.float32)

@@ -31,6 +31,7 @@ from bitwright.base.version import __version__
 from bitwright.data.preprocessing import HostInput, read_input
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds, save_graph
 from bitwright.ir.footprint import checked_frames
+from bitwright.pipeline.designs.named import check_named, named_files, remember_named
 from bitwright.pipeline.recipe_errors import explain_mistakes
 from bitwright.pipeline.recipe_hardware import HardwareSection, Section, hardware_facts
 from bitwright.pipeline.recipe_schema import ImplementSection, SimulateSection
@@ -57,6 +58,11 @@ class DesignSettings(Section):
     hardware: HardwareSection = HardwareSection()
     simulate: SimulateSection = SimulateSection()
     implement: ImplementSection = ImplementSection()
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """What they name on the disk; see `designs.named`."""
+        return named_files(self.hardware, self.implement)
 
     @model_validator(mode="after")
     def _names_no_code(self) -> DesignSettings:
@@ -127,6 +133,7 @@ class Design:
         self.folder.mkdir(parents=True, exist_ok=True)
         save_graph(self.graph, self.folder / GRAPH)
         self.save_settings()
+        remember_named(self.settings.files)
         for name in (LEVELS, INPUT):
             (self.folder / name).unlink(missing_ok=True)
         if self.levels is not None:
@@ -212,8 +219,8 @@ def open_design(folder: Path, assignments: Sequence[str] = ()) -> Design:
     """A design folder, with settings that are changed as ``--set`` says; these are kept.
 
     Raises:
-        RunError: it is none, or a file is a link that leads out of it; or settings change while
-            another process works in it.
+        RunError: it is none, or a file is a link that leads out of it, or its settings name one
+            that its user has not; or settings change while another process works in it.
         RecipeError: a setting is wrong.
         DataError, GraphError: a file in it is damaged.
     """
@@ -233,6 +240,8 @@ def open_design(folder: Path, assignments: Sequence[str] = ()) -> Design:
         else DesignSettings()
     )
     settings = changed(given, assignments)
+    remember_named(settings.files, assignments)
+    check_named(folder, settings.files)
     levels = read_inputs(folder, graph, hint=_AGAIN) if (folder / LEVELS).is_file() else None
     design = Design(folder, graph, settings, levels, read_input(folder / INPUT))
     if settings != given:

@@ -50,9 +50,9 @@ def placement_for(graph: Graph, wanted: HardwareSection, most: int | None = None
     else:
         found = place_graph(graph, template, 1 if most is None else most)
     if not found.accelerated:
-        node, why = next(iter(found.reasons.items()))
+        reasons = [f"{node}: {why}" for node, why in found.reasons.items()]
         raise TargetError(
-            f"nothing of this network runs on the accelerator: {node}: {why}",
+            f"nothing of this network runs on the accelerator: {[*reasons, 'it does nothing'][0]}",
             where=graph.name,
             hint="run it on the host: bitwright.ir.executor.Executor",
         )

@@ -11,18 +11,23 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isinf
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from bitwright.base.arrays import read_array
-from bitwright.base.errors import MismatchError, ToolError
+from bitwright.base.bounded import bounded
+from bitwright.base.errors import DataError, MismatchError, ToolError
 from bitwright.base.files import read_bytes
+from bitwright.base.memory import shown
 from bitwright.base.tools.confined import run_confined
 from bitwright.interop.onnx.reader.importer import Imported, needed_nodes
-from bitwright.interop.onnx.reader.model import MAX_FILE, read_model
+from bitwright.interop.onnx.reader.model import MAX_FILE, OnnxModel, read_model
+from bitwright.interop.onnx.reader.outputs import Output
 from bitwright.interop.onnx.reader.values import Array
 
 #: Images at a time.
@@ -39,21 +44,24 @@ _SECONDS, _A_SECOND = 300, 10
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two evaluations of one file.
+    """Two evaluations of one file, of all its outputs.
 
     Attributes:
         images: how many.
-        labels: how many have another largest score, by position of the first largest. Where the
-            graph has no label, or the file a softmax, scores that tie within the tolerance may come
-            in any order.
+        labels: how many have another largest score in an output, by position of the first largest,
+            or another label; those that tie are not counted.
+        ties: how many have it only because scores tie that nothing in the graph ranks, or that a
+            softmax has rounded: all scores of the image are equal within the tolerance, and so are
+            the two that are the largest. float32 decides between them.
         scores: how many score values differ by more than the tolerance.
-        largest: largest difference of a score, as a share of the largest score.
-        expected, found: the labels, (N,).
-        wrong: which of them differ so.
+        largest: largest difference of a score, as a share of the largest score of its output.
+        expected, found: the labels of the first output, (N,).
+        wrong: which images differ, ties apart.
     """
 
     images: int
     labels: int
+    ties: int
     scores: int
     largest: float
     expected: Array
@@ -61,7 +69,7 @@ class Comparison:
     wrong: Array
 
     def require(self) -> None:
-        """Raise unless every label is equal.
+        """Raise unless every label is equal, or ties.
 
         Raises:
             MismatchError: names the first image that differs.
@@ -70,14 +78,14 @@ class Comparison:
             at = int(np.flatnonzero(self.wrong)[0])
             raise MismatchError(
                 f"{self.labels} of {self.images} labels differ; first: image {at}, QONNX gives "
-                f"{self.expected[at]}, the graph {self.found[at]}"
+                f"{self.expected[at]}, the graph {self.found[at]} in the first output"
                 + (" (a score is infinite or no number)" if isinf(self.largest) else ""),
                 where="imported ONNX file",
             )
 
 
-def original_scores(source: Path | bytes, images: Array, *, batch: int = BATCH) -> Array:
-    """First output of the file for samples ``(N, ...)`` of its input, by QONNX's executor, in a
+def original_outputs(source: Path | bytes, images: Array, *, batch: int = BATCH) -> list[Array]:
+    """The outputs of the file for samples ``(N, ...)`` of its input, by QONNX's executor, in a
     process of its own.
 
     The batch size in the file is replaced, so that thousands of images take seconds.
@@ -95,20 +103,25 @@ def original_scores(source: Path | bytes, images: Array, *, batch: int = BATCH) 
                 f"running the file needs a package that is missing: {package}",
                 hint="pip install 'onnx<1.22' qonnx onnxruntime",
             )
-    body, where = runnable(source), "ONNX file" if isinstance(source, bytes) else str(source)
+    places = [] if isinstance(source, bytes) else [source]
+    body = bounded(lambda: runnable(source), *places)
+    where = str(source) if places else "ONNX file"
     script = Path(__file__).with_name("compare_child.py")
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "model.onnx").write_bytes(body)
         np.save(folder / "images.npy", images)
-        names = [folder / "model.onnx", folder / "images.npy", folder / "out.npy", str(batch)]
+        made = folder / "outputs"
+        made.mkdir()
+        names = [folder / "model.onnx", folder / "images.npy", made, str(batch)]
         wrong = run_confined(
             script, names, folder=folder, memory=_MEMORY + _EACH * len(body),
             seconds=_SECONDS + len(images) // _A_SECOND, library="ONNX Runtime", where=where,
         )  # fmt: skip
         if wrong is not None:
             raise ToolError(f"QONNX's executor cannot run it: {wrong}", where=where)
-        return read_array(folder / "out.npy", "biuf")
+        count = len(list(made.iterdir()))
+        return [read_array(made / f"{number}.npy", "biuf") for number in range(count)]
 
 
 def runnable(source: Path | bytes) -> bytes:
@@ -120,9 +133,6 @@ def runnable(source: Path | bytes) -> bytes:
         ToolError: the package ``onnx`` is missing.
     """
     model = read_model(source)
-    import onnx
-    from onnx import numpy_helper
-
     needed = needed_nodes(model)
     for node in needed:
         if node.domain not in DOMAINS:
@@ -130,81 +140,132 @@ def runnable(source: Path | bytes) -> bytes:
                 f"is of the domain {node.domain!r:.80}, which QONNX has not",
                 f"known are {', '.join(filter(None, DOMAINS))}",
             )
+    read = {name for node in needed for name in node.inputs} | {o.name for o in model.outputs}
+    stored = [model.constants[name].data for name in read & model.constants.keys()]
+    beside = [data for data in stored if data is not None]
+    places = {data.path for data in beside}
+    size, room = sum(data.length for data in beside), sum(p.stat().st_size for p in places)
+    if size > min(room, MAX_FILE):
+        raise DataError(
+            f"its tensors in other files are {shown(size)}, of files of {shown(room)}; one that "
+            f"QONNX runs holds {shown(MAX_FILE)} at most, and each tensor for itself",
+            where="ONNX file",
+            hint="import it without a comparison",
+        )
+    made = {name for node in needed for name in node.outputs if name}
+    return bounded(lambda: _whole(source, model, made, read), *places)
+
+
+def _whole(source: Path | bytes, model: OnnxModel, made: set[str], read: set[str]) -> bytes:
+    """The file with the nodes that make, and the constants that are, what is wanted; what lies in
+    other files in it.
+    """
+    import onnx
+
     body = source if isinstance(source, bytes) else read_bytes(source, most=MAX_FILE)
     proto = onnx.ModelProto.FromString(body)
     graph = proto.graph
-    made = {name for node in needed for name in node.outputs if name}
-    read = {name for node in needed for name in node.inputs} | {o.name for o in model.outputs}
-    kept = [node for node in graph.node if made.intersection(node.output)]
-    stored = [t for t in graph.initializer if t.name in read]
-    values = [
-        numpy_helper.from_array(model.constants[t.name].read(), t.name)
-        if t.data_location == onnx.TensorProto.EXTERNAL
-        else t
-        for t in stored
-    ]
-    for node in kept:
+    for field, wanted in (
+        (graph.node, lambda node: made.intersection(node.output)),
+        (graph.initializer, lambda tensor: tensor.name in read),
+        (graph.input, lambda entry: entry.name not in model.constants),
+    ):
+        for place in reversed(range(len(field))):
+            if not wanted(field[place]):
+                del field[place]
+    for node in graph.node:
         node.domain = "" if node.domain == "ai.onnx" else node.domain
-    entries = [info for info in graph.input if info.name not in model.constants]
-    for field, new in ((graph.node, kept), (graph.initializer, values), (graph.input, entries)):
-        own = [type(item).FromString(item.SerializeToString()) for item in new]
-        del field[:]
-        field.extend(own)
+    for tensor in graph.initializer:
+        model.constants[tensor.name].fill(tensor)
     return bytes(proto.SerializeToString())
 
 
-def graph_scores(imported: Imported, images: Array, *, batch: int = BATCH) -> Array:
-    """The same output by the integer graph (the fast executor), so many images at a time."""
+def graph_outputs(imported: Imported, images: Array, *, batch: int = BATCH) -> dict[str, Array]:
+    """The same outputs by the integer graph (the fast executor), by the file's names, so many
+    images at a time; and the label that was added to a file of one output.
+    """
     from bitwright.ir.executor import Executor
 
     executor = Executor(imported.graph)
-    edge = imported.outputs[0].edge
-    parts = [
-        imported.outputs[0].reals(executor.run({"x": imported.levels(part)})[edge])
-        for part in (images[start : start + batch] for start in range(0, len(images), batch))
-    ]
-    return np.concatenate(parts)
+    parts: dict[str, list[Array]] = {output.name: [] for output in imported.outputs}
+    for start in range(0, len(images), batch):
+        found = executor.run({"x": imported.levels(images[start : start + batch])})
+        for output in imported.outputs:
+            parts[output.name].append(output.reals(found[output.edge]))
+    return {name: np.concatenate(part) for name, part in parts.items()}
 
 
 def compare(
     imported: Imported,
     images: Array,
-    expected: Array,
+    expected: Sequence[Array],
     *,
     tolerance: float = 1e-5,
     batch: int = BATCH,
 ) -> Comparison:
-    """Compare the graph with scores from `original_scores` on the same images.
+    """Compare the graph with what `original_outputs` gives for the same images.
 
     Args:
         images: as `Imported.levels` takes them.
         batch: images at a time.
-        tolerance: a score counts as equal within this share of the largest finite score: float32
-            sums. What is infinite or no number is equal to nothing.
+        tolerance: a score counts as equal within this share of the largest finite score of its
+            output: float32 sums. What is infinite or no number is equal to nothing.
     """
-    found = graph_scores(imported, images, batch=batch)
-    count = len(images)
-    flat = np.asarray(expected, np.float64).reshape(count, -1)
-    other = np.asarray(found, np.float64).reshape(count, -1)
+    values, count = graph_outputs(imported, images, batch=batch), len(images)
+    ranked = any(output.is_label for output in imported.outputs)
+    found = [
+        _compared(output, np.asarray(given), values[output.name], ranked, tolerance)
+        for output, given in zip(imported.outputs, expected, strict=False)  # a label may be added
+    ]
+    wrong = np.any([one.wrong for one in found], axis=0)
+    ties = np.any([one.ties for one in found], axis=0) & ~wrong
+    return Comparison(
+        images=count,
+        labels=int(wrong.sum()),
+        ties=int(ties.sum()),
+        scores=sum(one.scores for one in found),
+        largest=max(one.largest for one in found),
+        expected=found[0].expected,
+        found=found[0].found,
+        wrong=wrong,
+    )
+
+
+class _Compared(NamedTuple):
+    """As `Comparison`, of one output."""
+
+    wrong: Array
+    ties: Array
+    scores: int
+    largest: float
+    expected: Array
+    found: Array
+
+
+def _compared(
+    output: Output, expected: Array, values: Array, ranked: bool, tolerance: float
+) -> _Compared:
+    flat, other = (
+        np.asarray(array, np.float64).reshape(len(values), -1) for array in (expected, values)
+    )
     finite = np.isfinite(flat) & np.isfinite(other)
+    if output.is_label:
+        wrong = (flat != other).any(axis=1)
+        nowhere, none = np.zeros(len(flat), bool), float(not finite.all()) and float("inf")
+        return _Compared(wrong, nowhere, 0, none, flat[:, 0], other[:, 0])
     sizes = np.abs(flat, out=np.zeros_like(flat), where=finite)
     top = max(float(sizes.max(initial=0)), float(np.finfo(np.float32).tiny))
     apart = np.subtract(flat, other, out=np.full_like(flat, np.inf), where=finite)
     apart = np.abs(apart) / top
     labels = flat.argmax(axis=1), other.argmax(axis=1)
     wrong = labels[0] != labels[1]
-    if imported.outputs[0].softmaxes or not any(output.is_label for output in imported.outputs):
+    ties = np.zeros_like(wrong)
+    if output.softmaxes or not ranked:
         # Nothing ranks the scores, or in float32 a softmax has rounded them to equal ones: float32
         # alone decides which of these is the largest.
         largest, chosen = (np.take_along_axis(flat, k[:, None], axis=1)[:, 0] for k in labels)
-        wrong &= (largest - chosen) / top > tolerance
-    wrong |= ~finite.all(axis=1)
-    return Comparison(
-        count,
-        int(wrong.sum()),
-        int((apart > tolerance).sum()),
-        float(apart.max(initial=0)),
-        labels[0],
-        labels[1],
-        wrong,
-    )
+        ties = wrong & (apart <= tolerance).all(axis=1)
+        ties &= (largest - chosen) / top <= tolerance
+    wrong = (wrong & ~ties) | ~finite.all(axis=1)
+    differing, most = int((apart > tolerance).sum()), float(apart.max(initial=0))
+    return _Compared(wrong, ties, differing, most, *labels)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by itself: an ONNX file and images -> its first output, by QONNX's executor; see `compare`.
+"""Run by itself: an ONNX file and images -> its outputs, by QONNX's executor; see `compare`.
 
 ONNX Runtime is a large library in C++ that gets a stranger's file here: what it takes, and whether
 it crashes, costs a process of its own and nothing else. Nothing of ours is imported.
 
-    python compare_child.py FILE.onnx IMAGES.npy OUT.npy BATCH MEMORY SECONDS
+    python compare_child.py FILE.onnx IMAGES.npy FOLDER BATCH MEMORY SECONDS
+
+FOLDER gets 0.npy, 1.npy ..
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ class Runner:
         self._body, self._onnx, self._type = body, onnx, tensor_dtype_to_np_dtype
         self._execute, self._wrap, self._infer = onnx_exec.execute_onnx, ModelWrapper, InferShapes
 
-    def run(self, part: Any, *, as_written: bool) -> Any:
-        """The first output; with the batch size of the file, or that of the part."""
+    def run(self, part: Any, *, as_written: bool) -> list[Any]:
+        """All outputs; with the batch size of the file, or that of the part."""
         model = self._onnx.ModelProto.FromString(self._body)
         (entry,) = model.graph.input
         if not as_written:
@@ -56,7 +58,7 @@ class Runner:
             wrapped = self._wrap(model).transform(self._infer())
             kind = self._type(entry.type.tensor_type.elem_type)
             values = self._execute(wrapped, {entry.name: part.astype(kind)})
-        return np.asarray(values[model.graph.output[0].name])
+        return [np.asarray(values[output.name]) for output in model.graph.output]
 
 
 def chunks(images: Any, batch: int) -> Iterator[Any]:
@@ -65,7 +67,7 @@ def chunks(images: Any, batch: int) -> Iterator[Any]:
         yield images[start : start + batch]
 
 
-def scores(runner: Runner, images: Any, batch: int) -> Any:
+def outputs(runner: Runner, images: Any, batch: int) -> list[Any]:
     """Of all images."""
     parts = []
     for part in chunks(images, batch):
@@ -75,7 +77,7 @@ def scores(runner: Runner, images: Any, batch: int) -> Any:
             raise
         except Exception:  # a Reshape to one image, say: as it is written, one by one
             parts += [runner.run(image, as_written=True) for image in chunks(part, 1)]
-    return np.concatenate(parts)
+    return [np.concatenate(found) for found in zip(*parts, strict=True)]
 
 
 def main() -> None:
@@ -85,7 +87,8 @@ def main() -> None:
         runner = Runner(Path(source).read_bytes())
         _LIMITS["confine"](int(memory), int(seconds))
         given = np.load(images, mmap_mode="r", allow_pickle=False)
-        np.save(target, scores(runner, given, int(batch)))
+        for number, found in enumerate(outputs(runner, given, int(batch))):
+            np.save(Path(target) / f"{number}.npy", found)
 
 
 if __name__ == "__main__":

@@ -276,11 +276,22 @@ class Stored:
         proto = self._proto
         if self.data is not None:
             proto = TensorProto(data_type=proto.data_type, dims=proto.dims)
-            proto.raw_data = _bytes_of(self.data, self.where)
+            self.fill(proto)
         try:
             return np.array(numpy_helper.to_array(proto))
         except (ValueError, TypeError, OverflowError) as error:
             raise DataError(f"cannot be decoded: {error}", where=self.where) from error
+
+    def fill(self, proto: Any) -> None:
+        """Put the bytes beside the file, if they lie there, into a TensorProto.
+
+        Raises:
+            DataError: that file cannot be read.
+        """
+        if self.data is not None:
+            proto.raw_data = _bytes_of(self.data, self.where)
+            del proto.external_data[:]
+            proto.ClearField("data_location")
 
     def error(self, message: str, hint: str | None = None) -> ModelError:
         """A complaint about this tensor."""

@@ -189,15 +189,22 @@ def flatten(out: Writer, node: Node) -> None:
 
 
 def top_k(out: Writer, node: Node) -> None:
-    """``ArgMax``, or ``TopK`` for several: of equals the first index, in both."""
-    k = node.integer("k")
+    """``ArgMax``, or ``TopK`` for several: of equals the first index, in both. ``Cast`` to the
+    floats that every other node reads, if one does.
+    """
+    k, data, label = node.integer("k"), node.inputs[0], node.output
+    if not out.is_label(label):
+        shape = out.shape(out.graph.types[label])
+        label = out.declare(f"{node.name}.index", shape, "", "INT64")
     if k == 1:
-        out.op("ArgMax", [node.inputs[0]], node.output, node.name, axis=1, keepdims=1)
-        return
-    kind = out.graph.types[node.inputs[0]]
-    values = out.declare(f"{node.name}.values", (out.batch, k), qonnx_type(kind))
-    count = out.constant(f"{node.name}.k", np.array([k], np.int64))
-    out.op("TopK", [node.inputs[0], count], [values, node.output], node.name, axis=1)
+        out.op("ArgMax", [data], label, node.name, axis=1, keepdims=1)
+    else:
+        kind = out.graph.types[data]
+        values = out.declare(f"{node.name}.values", (out.batch, k), qonnx_type(kind))
+        count = out.constant(f"{node.name}.k", np.array([k], np.int64))
+        out.op("TopK", [data, count], [values, label], node.name, axis=1)
+    if label != node.output:
+        out.op("Cast", [label], node.output, f"{node.name}.cast", to=1)
 
 
 def add(out: Writer, node: Node) -> None:

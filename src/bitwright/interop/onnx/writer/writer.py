@@ -102,9 +102,15 @@ class Writer:
     def edge(self, name: str) -> str:
         """Declare an edge of the graph."""
         kind = self.graph.types[name]
+        element = "INT64" if self.is_label(name) else "FLOAT"
+        return self.declare(name, self.shape(kind), qonnx_type(kind), element)
+
+    def is_label(self, name: str) -> bool:
+        """Whether an edge holds indices that nothing in the graph reads: ONNX gives them as int64,
+        which none of its other operators takes together with floats.
+        """
         producer = self.graph.producer(name)
-        label = producer is not None and producer.op == "top_k"
-        return self.declare(name, self.shape(kind), qonnx_type(kind), "INT64" if label else "FLOAT")
+        return producer is not None and producer.op == "top_k" and not self.graph.consumers(name)
 
     def constant(self, name: str, value: NDArray[Any], datatype: str = "") -> str:
         """An initializer."""

@@ -38,24 +38,40 @@ typedef __m256i vec;
 #define V_STORE(p, v) _mm256_storeu_si256((__m256i *)(p), v)
 #endif
 
+/* One piece of a row more in the sums; the weights behind it. */
+BW_INLINE const uint8_t *dot8_piece(const bw_op *op, const int P, const int V, const int i,
+                                    const uint8_t *const *px, const uint8_t *weight,
+                                    vec acc[][BW_MAX_PANELS]) {
+  const uint8_t *at[BW_MAX_PIXELS];
+  const int64_t panel = op->panel_bytes, length = op->piece_length[i];
+  for (int p = 0; p < P; p++) {
+    at[p] = px[p] + op->piece_offset[i];
+    BW_KEEP_ADDRESS(at[p]);
+  }
+  for (int64_t k = 0; k < length; k++, weight += 4 * L8) {
+    vec w[BW_MAX_PANELS];
+    for (int v = 0; v < V; v++) {
+      w[v] = V_LOAD(weight + v * panel);
+      BW_KEEP(w[v]);
+    }
+    for (int p = 0; p < P; p++) {
+      const vec a = V_SPLAT(word(at[p] + 4 * k));
+      for (int v = 0; v < V; v++) acc[p][v] = V_DOT(acc[p][v], a, w[v]);
+    }
+  }
+  return weight;
+}
+
 BW_INLINE void dot8(const bw_op *op, const int P, const int V, const uint8_t *const *px,
                     const uint8_t *weight, int64_t row, int32_t *out) {
   vec acc[BW_MAX_PIXELS][BW_MAX_PANELS];
   for (int p = 0; p < P; p++)
     for (int v = 0; v < V; v++) acc[p][v] = V_ZERO;
-  const int64_t panel = op->panel_bytes;
-  for (int i = 0; i < op->pieces; i++) {
-    const int64_t offset = op->piece_offset[i];
-    const int length = op->piece_length[i];
-    for (int k = 0; k < length; k++, weight += 4 * L8) {
-      vec w[BW_MAX_PANELS];
-      for (int v = 0; v < V; v++) w[v] = V_LOAD(weight + v * panel);
-      for (int p = 0; p < P; p++) {
-        const vec a = V_SPLAT(word(px[p] + offset + 4 * k));
-        for (int v = 0; v < V; v++) acc[p][v] = V_DOT(acc[p][v], a, w[v]);
-      }
-    }
-  }
+  const int pieces = op->pieces;
+  if (pieces == 1) /* apart, as in xnor.h */
+    dot8_piece(op, P, V, 0, px, weight, acc);
+  else
+    for (int i = 0; i < pieces; i++) weight = dot8_piece(op, P, V, i, px, weight, acc);
   const int32_t *start = (const int32_t *)op->start + row;
   for (int p = 0; p < P; p++)
     for (int v = 0; v < V; v++)

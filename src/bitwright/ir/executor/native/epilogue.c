@@ -48,6 +48,38 @@ REQUANT(requant_even, __builtin_rint(value))
 REQUANT(requant_up, __builtin_floor(value + 0.5))
 REQUANT(requant_floor, __builtin_floor(value))
 
+#if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__AVX512BW__) && !defined(BW_GENERIC)
+#define BW_REQUANT_BYTES 1
+/* The usual case: doubles, bytes out; 8 rows at a time, and a last vector instead of rows one by one. */
+BW_INLINE void requant_bytes(const bw_op *op, const void *acc, int64_t row, int count, const int rounding,
+                             uint8_t *pixel) {
+  const double *times = (const double *)op->threshold + row, *plus = (const double *)op->base + row;
+  const __m512d unit = _mm512_set1_pd(1.0 / (double)((int64_t)1 << op->shift)), half = _mm512_set1_pd(0.5);
+  const __m512d lo = _mm512_set1_pd((double)op->lo), hi = _mm512_set1_pd((double)op->hi);
+  const __m256i zero = _mm256_set1_epi32(op->out.zero);
+  for (int j = 0; j < count; j += 8) {
+    const __mmask8 rows = (__mmask8)(count - j >= 8 ? 255 : (1 << (count - j)) - 1);
+    const __m256i sum = op->narrow ? _mm256_cvtepi16_epi32(_mm_maskz_loadu_epi16(rows, (const int16_t *)acc + j))
+                                   : _mm256_maskz_loadu_epi32(rows, (const int32_t *)acc + j);
+    const __m512d given = _mm512_cvtepi32_pd(sum);
+    __m512d value = _mm512_fmadd_pd(given, _mm512_loadu_pd(times + j), _mm512_loadu_pd(plus + j));
+    value = _mm512_mul_pd(value, unit);
+    if (rounding == BW_HALF_UP) value = _mm512_add_pd(value, half);
+    value = rounding == BW_HALF_EVEN ? _mm512_roundscale_pd(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+                                     : _mm512_roundscale_pd(value, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    value = _mm512_min_pd(_mm512_max_pd(value, lo), hi);
+    const __m128i level = _mm256_cvtepi32_epi8(_mm256_sub_epi32(_mm512_cvttpd_epi32(value), zero));
+    if (rows == 255) {
+      _mm_storel_epi64((__m128i *)(pixel + j), level);
+    } else {
+      uint8_t rest[16];
+      _mm_storeu_si128((__m128i *)rest, level);
+      memcpy(pixel + j, rest, (size_t)(count - j));
+    }
+  }
+}
+#endif
+
 static void requant_rows(const bw_op *op, int64_t row, int count, int32_t *level) {
   if (op->steps == 0)
     for (int j = 0; j < count; j++) level[j] = (int32_t)bw_requant_one(op, row + j, level[j]);
@@ -151,10 +183,12 @@ static void finish_pixel(const bw_op *op, const void *acc, int64_t row, int coun
     else thresholds32(op, (const int32_t *)acc, row, count, pixel);
     return;
   }
-  int32_t level[BW_ACC_SIZE];
+  int32_t level[BW_ACC_SIZE + 8];
   for (int j = 0; j < count; j++)
     level[j] = op->narrow ? ((const int16_t *)acc)[j] : ((const int32_t *)acc)[j];
-  if (op->epilogue == BW_EP_REQUANT) requant_rows(op, row, count, level);
+  for (int j = 0; j < 8; j++) level[count + j] = 0;
+  /* Whole vectors: tables are padded, and a rest costs as much a row as a vector does. */
+  if (op->epilogue == BW_EP_REQUANT) requant_rows(op, row, op->steps ? (count + 7) / 8 * 8 : count, level);
   put(op, level, count, pixel);
 }
 
@@ -165,6 +199,17 @@ void bw_epilogue(const bw_op *op, const void *acc, int width, int64_t row, int c
     if (pixels == 4) bytes_block(op, (const int16_t *)acc, width, row, count, 4, to);
     else if (pixels == 2) bytes_block(op, (const int16_t *)acc, width, row, count, 2, to);
     else bytes_block(op, (const int16_t *)acc, width, row, count, 1, to);
+    return;
+  }
+#endif
+#ifdef BW_REQUANT_BYTES
+  if (op->epilogue == BW_EP_REQUANT && op->steps && op->out.kind == BW_U8) {
+    for (int p = 0; p < pixels; p++) {
+      const uint8_t *sums = (const uint8_t *)acc + (int64_t)p * width * (op->narrow ? 2 : 4);
+      if (op->rounding == BW_HALF_EVEN) requant_bytes(op, sums, row, count, BW_HALF_EVEN, to[p]);
+      else if (op->rounding == BW_HALF_UP) requant_bytes(op, sums, row, count, BW_HALF_UP, to[p]);
+      else requant_bytes(op, sums, row, count, BW_FLOOR, to[p]);
+    }
     return;
   }
 #endif

@@ -147,8 +147,14 @@ void bw_output(const bw_op *op, const bw_tile *tile, int64_t begin, int64_t end)
 
 /* Keep a vector in a register: without it GCC folds one load into each of its uses, and loads become the limit. */
 #ifndef BW_KEEP
+#ifdef __AVX512F__
+#define BW_KEEP(v) __asm__("" : "+v"(v))
+#else
 #define BW_KEEP(v) __asm__("" : "+x"(v))
 #endif
+#endif
+/* The same of an address: else GCC adds several in a vector, behind all that vectors still compute. */
+#define BW_KEEP_ADDRESS(p) __asm__("" : "+r"(p))
 
 /* Work that several threads do together; see pool.c. */
 typedef void (*bw_job)(void *context, int worker);

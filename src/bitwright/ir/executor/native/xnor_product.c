@@ -38,7 +38,10 @@ static void strip(const product *p, int64_t set, int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end;) {
         const int rows = end - row >= 4 ? 4 : end - row >= 2 ? 2 : 1;
         const uint8_t *px[BW_MAX_PIXELS];
-        for (int r = 0; r < rows; r++) px[r] = (const uint8_t *)(p->a + (row + r) * p->words);
+        for (int r = 0; r < rows; r++) {
+          px[r] = (const uint8_t *)(p->a + (row + r) * p->words);
+          BW_KEEP_ADDRESS(px[r]);
+        }
         int32_t *to = p->out + row * p->n + column;
         if (width == take * L) {
           bw_xnor_block(&p->op, rows, take, px, weight, p->start, to, p->n);
