@@ -67,14 +67,14 @@ module stream_window #(
 
   // Word counters, kept as used - Words and ready - Span, so that their sign bits are the answers:
   // below zero there is room, from zero on a window. Wide enough for the largest drop below.
-  localparam int DropWidth  = $clog2(MaxDrop + 1);
+  localparam int DropWidth  = $clog2(MaxDrop + 1) + 1;  // and a sign
   localparam int LevelWidth = $clog2(Words + MaxDrop + 1) + 1;
 
   logic signed [LevelWidth-1:0] room_q, span_q;
   logic                         can_write, skid_ready, wr_en;
   logic [AddrWidth-1:0]         wr_addr_q, rd_addr;
   logic                         rd_valid, rd_pixel_last;
-  logic [DropWidth-1:0]         rd_drop;
+  logic signed [DropWidth-1:0]  rd_drop;
   logic                         start_ok;
 
   assign can_write  = room_q[LevelWidth-1];
@@ -103,7 +103,7 @@ module stream_window #(
 
   logic drop, drop_q;
   logic addr_valid_q, ram_valid_q, data_valid_q;
-  logic [DropWidth-1:0] words_q;
+  logic signed [DropWidth-1:0] words_q;
   logic [DataWidth-1:0] data;
 
   assign drop = skid_ready & rd_valid & rd_pixel_last;
@@ -133,19 +133,25 @@ module stream_window #(
     .out_en_i(skid_ready), .rd_data_o(data)
   );
 
-  // The reader's count drops at issue; the writer's only when the last word has been read.
+  // The reader's count drops at issue; the writer's only when the last word has been read. A word
+  // that is written is the carry into one adder.
   logic signed [LevelWidth-1:0] ready_drop, used_drop;
+  logic [LevelWidth:0]          room, span;
 
   assign ready_drop = drop ? LevelWidth'(rd_drop) : '0;
   assign used_drop  = drop_q && skid_ready ? LevelWidth'(words_q) : '0;
+  assign room       = {room_q, 1'b1} + {used_drop, wr_en};
+  assign span       = {span_q, 1'b1} + {ready_drop, wr_en};
+  logic unused;
+  assign unused = &{1'b0, room[0], span[0]};
 
   always_ff @(posedge clk_i) begin : p_level
     if (!rst_ni) begin
       room_q <= LevelWidth'(-Words);
       span_q <= LevelWidth'(-Span);
     end else begin
-      room_q <= room_q - used_drop + LevelWidth'(wr_en);
-      span_q <= span_q - ready_drop + LevelWidth'(wr_en);
+      room_q <= room[LevelWidth:1];
+      span_q <= span[LevelWidth:1];
     end
   end
 

@@ -4,7 +4,7 @@
 // next is a constant of the outermost counter that moves; it is chosen when a step issues and added
 // in the (enabled) cycle after, so addr_o is the address of the step issued last. An output pixel
 // begins only while start_ok_i is high; within it there is one step every enabled cycle.
-// drop_o: words that no later pixel reads, valid with pixel_last_o.
+// drop_o: words that no later pixel reads, less than zero, valid with pixel_last_o.
 `default_nettype none
 module window_addr #(
   parameter int Height    = 4,
@@ -55,7 +55,8 @@ module window_addr #(
   logic                  running_q;
   // Whether a counter stands at its last value: a register beside each.
   logic part_last_q, kw_last_q, kh_last_q, group_last_q, ow_last_q, oh_last_q;
-  logic line_last, plane_last, row_last, step;
+  logic line_last, plane_last, row_last, step, ow_next, oh_next;
+  logic [DropWidth-1:0] drop_q;
 
   assign line_last    = part_last_q & kw_last_q;
   assign plane_last   = line_last & kh_last_q;
@@ -63,6 +64,10 @@ module window_addr #(
   assign row_last     = pixel_last_o & ow_last_q;
   assign valid_o      = running_q | start_ok_i;
   assign step         = en_i & valid_o;
+  assign drop_o       = drop_q;
+  // At the end of a pixel: whether the next one is the last of its row, and in the last row.
+  assign ow_next      = OutW == 1 || ow_q == OwWidth'(OutW - 2);
+  assign oh_next      = row_last ? OutH == 1 || oh_q == OhWidth'(OutH - 2) : oh_last_q;
 
   always_ff @(posedge clk_i) begin : p_count
     if (!rst_ni) begin
@@ -97,18 +102,24 @@ module window_addr #(
       end
       if (pixel_last_o) begin
         ow_q      <= ow_last_q ? '0 : ow_q + 1'b1;
-        ow_last_q <= OutW == 1 || ow_q == OwWidth'(OutW - 2);
+        ow_last_q <= ow_next;
       end
       if (row_last) begin
         oh_q      <= oh_last_q ? '0 : oh_q + 1'b1;
-        oh_last_q <= OutH == 1 || oh_q == OhWidth'(OutH - 2);
+        oh_last_q <= oh_next;
       end
     end
   end
 
-  always_comb begin : p_drop
-    drop_o = DropWidth'(PixelDrop);
-    if (ow_last_q) drop_o = oh_last_q ? DropWidth'(FrameDrop) : DropWidth'(RowDrop);
+  // The words that leave: chosen when the pixel before is through, so that a register goes into the
+  // levels.
+  always_ff @(posedge clk_i) begin : p_drop
+    if (!rst_ni) begin
+      drop_q <= DropWidth'(OutW > 1 ? -PixelDrop : OutH > 1 ? -RowDrop : -FrameDrop);
+    end else if (step && pixel_last_o) begin
+      drop_q <= !ow_next ? DropWidth'(-PixelDrop)
+              : oh_next ? DropWidth'(-FrameDrop) : DropWidth'(-RowDrop);
+    end
   end
 
   // Ways from word to word, modulo Words; Reach leads from a window's first word to its last pixel.
