@@ -128,3 +128,26 @@ def test_a_scale_that_float32_does_not_hold_is_no_qdq_file(tmp_path: Path, scale
     with pytest.raises(GraphError, match="leaves what float32 holds"):
         export_qdq(graph, tmp_path / "net.onnx")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["uint4", "int16"])
+@pytest.mark.parametrize("scale", [(0.25,), (0.25, 0.25), (0.25, 3.0)])
+def test_a_qdq_file_takes_what_the_inputs_levels_stand_for(
+    tmp_path: Path, kind: str, scale: tuple[float, ...]
+) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    number = parse_format(kind)
+    builder = GraphBuilder("scaled", INTEGER)
+    ends = number.min_level, number.max_level
+    x = builder.input("x", TensorType((2, 2, 2), number, scale, *ends))
+    weight = {"weight": np.array([3, -2])[:, None, None, None]}
+    attrs = {"weight_format": "int4", "groups": 2}
+    graph = builder.finish(builder.add("conv", (x,), attrs=attrs, params=weight))
+    export_qdq(graph, tmp_path / "net.onnx")
+    session = runtime.InferenceSession(tmp_path / "net.onnx")
+    feeds = random_feeds(graph, 5, np.random.default_rng(0))
+    reals = np.moveaxis(feeds["x"] * np.array(scale), -1, 1).astype(np.float32)
+    found = [session.run(None, {session.get_inputs()[0].name: r[None]})[0] for r in reals]
+    ((edge, levels),) = graph.run(feeds).items()
+    wanted = np.moveaxis(levels * np.array(graph.types[edge].scale or 1.0), -1, 1)
+    assert np.array_equal(np.concatenate(found), wanted)

@@ -163,8 +163,26 @@ def test_ties_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     argv = ["import", str(tmp_path / "x.onnx"), "--out", str(tmp_path / "o"), "--compare", "20"]
     assert cli.run(argv) == 0
     said = capsys.readouterr().out
-    assert "20 labels differ, of scores that are equal in float32" in said
+    assert "labels differ on 20, where scores are equal within 1e-5" in said
     assert "all labels equal" not in said
+
+
+def test_maps_are_compared_pixel_for_pixel() -> None:
+    """A class that is far off makes all the others equal; which is told."""
+    rng, net = np.random.default_rng(0), File(1, 1, 2, 2)
+    net.quant(8, 1.0, signed=0)
+    weight = rng.integers(-7, 8, (5, 1, 1, 1))
+    weight[:2, 0, 0, 0] = 3, 4
+    net.op("Conv", net.const(weight), net.const([0.0, 0, 0, 0, -(2.0**44)]))
+    body = net.model()
+    images = rng.uniform(1, 255, (6, 1, 2, 2)).astype(np.float32)
+    expected = original_outputs(body, images)
+    assert compare(load(body), images, expected).ties == 0
+    expected[0] = expected[0][:, [1, 0, 2, 3, 4]]
+    result = compare(load(body), images, expected)
+    assert (result.labels, result.ties, result.scores) == (0, 6, 0)
+    expected[0][:, :, 1, 1] *= 2
+    assert compare(load(body), images, expected).labels == 6
 
 
 def test_all_outputs_are_compared() -> None:

@@ -19,9 +19,13 @@ from bitwright.base.errors import ToolError
 from bitwright.base.tools.finder import find
 from bitwright.build.simulated import Faults, SimulatedBoard
 from bitwright.data.preprocessing import Preprocessing
+from bitwright.formats import parse_format
 from bitwright.host import Link, SerialLine
 from bitwright.host.board_files import export_host
 from bitwright.host.protocol import Request, request
+from bitwright.hw import Folding, map_graph
+from bitwright.ir import INTEGER, GraphBuilder, TensorType, random_feeds
+from bitwright.rtl.emit import emit
 from bitwright.sim.toolchain import CHECKS
 
 pytest.importorskip("serial", reason="pyserial is not installed")
@@ -318,3 +322,26 @@ def test_frames_larger_than_the_store_and_answers_of_many_packets(
     assert done.returncode == 0, done.stderr
     found = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
     assert np.array_equal(np.array(found), expected)
+
+
+def test_outputs_that_branch_from_each_other_are_all_sent(tmp_path: Path) -> None:
+    """The line sends the first output's frame whole, while the second's branches off before it."""
+    rng, kind = np.random.default_rng(2), parse_format("uint4")
+    b = GraphBuilder("two", INTEGER)
+    x = b.input("x", TensorType((12, 12, 1), kind, (1.0,), 0, 15))
+
+    def conv(edge: str, channels: int) -> str:
+        weight = rng.integers(-7, 8, (channels, 3, 3, b.types[edge].channels))
+        return b.add("conv", (edge,), attrs={"weight_format": "int4"}, params={"weight": weight})
+
+    early = conv(x, 2)
+    graph = b.finish(conv(early, 3), early)
+    emit(map_graph(graph, Folding({})), tmp_path)
+    two = SimulatedBoard.build(tmp_path, clock_mhz=MHZ)
+    feeds = random_feeds(graph, 3, rng)
+    with two.start() as running:
+        with Link.open(SerialLine.open(running.port, 3e6), two.description) as link:
+            frames = two.description.input.pack(feeds["x"].reshape(3, -1))
+            found = two.description.unpack([a.payload for a in link.run(frames)])
+    for edge, levels in graph.run(feeds).items():
+        assert np.array_equal(found[edge], levels.reshape(3, -1))

@@ -360,22 +360,43 @@ endmodule
 
 def _output_lines(index: int, output: Output) -> str:
     port = output.port
-    return f"""\
+    held = index > 0 and port.beats > 1
+    from_ = f"held{index}" if held else f"beat{index}"
+    lines = f"""\
   logic beat{index}_valid, beat{index}_ready;
   logic [{port.width - 1}:0] beat{index}_data;
   logic [{8 * output.element_bytes * port.lanes - 1}:0] line{index}_data;
-{_widened(index, output)}
+"""
+    if held:
+        lines += _frame_store(index, port)
+    return f"""{lines}{_widened(index, from_, output)}
   shell_beats_out #(
     .Bytes({output.element_bytes * port.lanes}), .Beats({port.beats})
   ) i_out{index} (
     .clk_i, .rst_ni(core_rst_n),
-    .in_valid_i(beat{index}_valid), .in_ready_o(beat{index}_ready), .in_data_i(line{index}_data),
+    .in_valid_i({from_}_valid), .in_ready_o({from_}_ready), .in_data_i(line{index}_data),
     .out_valid_o(out_valid[{index}]), .out_ready_i(out_ready[{index}]),
     .out_data_o(out_data[{8 * index} +: 8]), .out_last_o(out_last[{index}])
   );"""
 
 
-def _widened(index: int, output: Output) -> str:
+def _frame_store(index: int, port: Port) -> str:
+    """Room for a frame of an output that is sent behind others: what it comes from may be a branch
+    of what these come from, and would wait for it while the line waits for them.
+    """
+    return f"""\
+  logic held{index}_valid, held{index}_ready;
+  logic [{port.width - 1}:0] held{index}_data;
+  stream_fifo #(.Width({port.width}), .Depth({port.beats})) i_held{index} (
+    .clk_i, .rst_ni(core_rst_n),
+    .in_valid_i(beat{index}_valid), .in_ready_o(beat{index}_ready), .in_data_i(beat{index}_data),
+    .out_valid_o(held{index}_valid), .out_ready_i(held{index}_ready),
+    .out_data_o(held{index}_data)
+  );
+"""
+
+
+def _widened(index: int, from_: str, output: Output) -> str:
     """Every element in whole bytes, with its sign: an element of one bit that stands for -1 or +1
     becomes that number.
     """
@@ -383,11 +404,11 @@ def _widened(index: int, output: Output) -> str:
     lines, more = [], wide - port.lane_bits
     for lane in range(port.lanes):
         low, high = lane * port.lane_bits, (lane + 1) * port.lane_bits - 1
-        value = f"beat{index}_data[{low} +: {port.lane_bits}]"
+        value = f"{from_}_data[{low} +: {port.lane_bits}]"
         if port.bipolar:
-            value = f"{{{{7{{~beat{index}_data[{low}]}}}}, 1'b1}}"
+            value = f"{{{{7{{~{from_}_data[{low}]}}}}, 1'b1}}"
         elif more:
-            fill = f"beat{index}_data[{high}]" if output.signed else "1'b0"
+            fill = f"{from_}_data[{high}]" if output.signed else "1'b0"
             value = f"{{{{{more}{{{fill}}}}}, {value}}}"
         lines.append(f"  assign line{index}_data[{lane * wide} +: {wide}] = {value};")
     return "\n".join(lines)

@@ -164,7 +164,7 @@ def _show_graph(output: Output, file: Path, out: Path, report: dict[str, Any]) -
         done = report["compared"]
         ties = done["labels_that_tie"]
         labels = (
-            f"{ties} labels differ, of scores that are equal in float32" if ties
+            f"labels differ on {ties}, where scores are equal within 1e-5 of the largest" if ties
             else "all labels equal"
         )  # fmt: skip
         output.say(

@@ -175,8 +175,10 @@ def parse_format(text: str | Format) -> Format:
 
 def _parsed(text: str) -> Format | None:
     """The format of a name; None if no family knows it, or if it is longer than any name: formats
-    inside of formats are read by functions inside of functions.
+    inside of formats are read by functions inside of functions; or has digits of another alphabet.
     """
+    if not text.isascii():
+        return None
     if len(text) > _MOST and len(_TABLE.sub("", text)) > _MOST:
         return None
     found = (family.parse(text.strip()) for family in _FAMILIES)

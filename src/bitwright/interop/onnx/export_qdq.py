@@ -108,13 +108,18 @@ def _input(out: Writer, edge: str) -> str:
         )
     shape = out.shape(kind)
     real = out.declare(f"{edge}_real", shape, "")
-    scale = float(_input_scale(kind, edge))
+    scales = float_scale(kind, edge) if kind.scale else np.ones(1, np.float32)
+    scale, given = float(scales[0]), real
     if kind.is_bipolar:
         _signs(out, real, edge, f"{edge}.sign", shape)
-    elif _storage(kind.lo, kind.hi) is not None:
-        _pair(out, real, edge, kind, edge, scale)
+        return real
+    if len(scales) > 1:  # a scale for each channel
+        each = out.constant(f"{edge}.scales", per_channel(scales, len(kind.shape)))
+        given, scale = out.apply("Div", [real, each], f"{edge}.levels", shape), 1.0
+    if _storage(kind.lo, kind.hi) is not None:
+        _pair(out, given, edge, kind, edge, scale)
     else:
-        ratio = out.apply("Div", [real, out.real(f"{edge}.scale", scale)], f"{edge}.div", shape)
+        ratio = out.apply("Div", [given, out.real(f"{edge}.scale", scale)], f"{edge}.div", shape)
         rounded = out.apply("Round", [ratio], f"{edge}.round", shape)
         ends = out.ends(edge, kind.lo, kind.hi, np.float32)
         out.op("Clip", [rounded, *ends], edge, f"{edge}.clip")
@@ -273,12 +278,10 @@ def run_qdq(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> dict[s
     return {e: from_nchw(v) for e, v in zip(graph.outputs, columns, strict=True)}
 
 
-def _input_scale(kind: TensorType, edge: str) -> np.float32:
-    return np.float32(float_scale(kind, edge)[0] if len(kind.scale) == 1 else 1.0)
-
-
 def _reals(kind: TensorType, edge: str, levels: IntArray) -> np.ndarray:
-    return np.asarray(to_nchw(levels).astype(np.float32) * _input_scale(kind, edge))
+    """What levels stand for, by the graph: channels lie last."""
+    reals = levels.astype(np.float32)
+    return to_nchw(reals * float_scale(kind, edge) if kind.scale else reals)
 
 
 def _compare(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> int:

@@ -48,8 +48,8 @@ class Comparison:
 
     Attributes:
         images: how many.
-        labels: how many have another largest score in an output, by position of the first largest,
-            or another label; those that tie are not counted.
+        labels: how many have another largest score in an output, by position of the first largest
+            (of a map in any of its pixels), or another label; those that tie are not counted.
         ties: how many have it only because scores tie that nothing in the graph ranks, or that a
             softmax has rounded: all scores of the image are equal within the tolerance, and so are
             the two that are the largest. float32 decides between them.
@@ -245,27 +245,33 @@ class _Compared(NamedTuple):
 def _compared(
     output: Output, expected: Array, values: Array, ranked: bool, tolerance: float
 ) -> _Compared:
-    flat, other = (
-        np.asarray(array, np.float64).reshape(len(values), -1) for array in (expected, values)
-    )
+    count = len(values)
+    many = values.ndim > 2 and values.shape[1] > 1  # a map; else all of an image are its classes
+    shape = (count, values.shape[1], -1) if many else (count, values[:1].size, 1)
+    flat, other = (np.asarray(array, np.float64).reshape(shape) for array in (expected, values))
     finite = np.isfinite(flat) & np.isfinite(other)
+    lost = ~finite.reshape(count, -1).all(axis=1)
     if output.is_label:
-        wrong = (flat != other).any(axis=1)
-        nowhere, none = np.zeros(len(flat), bool), float(not finite.all()) and float("inf")
-        return _Compared(wrong, nowhere, 0, none, flat[:, 0], other[:, 0])
+        wrong = (flat != other).reshape(count, -1).any(axis=1)
+        most = float("inf") if lost.any() else 0.0
+        return _Compared(
+            wrong | lost, np.zeros(count, bool), 0, most, flat[:, 0, 0], other[:, 0, 0]
+        )
     sizes = np.abs(flat, out=np.zeros_like(flat), where=finite)
     top = max(float(sizes.max(initial=0)), float(np.finfo(np.float32).tiny))
     apart = np.subtract(flat, other, out=np.full_like(flat, np.inf), where=finite)
     apart = np.abs(apart) / top
-    labels = flat.argmax(axis=1), other.argmax(axis=1)
-    wrong = labels[0] != labels[1]
-    ties = np.zeros_like(wrong)
+    labels = flat.argmax(axis=1), other.argmax(axis=1)  # (images, pixels)
+    differ = labels[0] != labels[1]
+    ties = np.zeros_like(differ)
     if output.softmaxes or not ranked:
         # Nothing ranks the scores, or in float32 a softmax has rounded them to equal ones: float32
         # alone decides which of these is the largest.
         largest, chosen = (np.take_along_axis(flat, k[:, None], axis=1)[:, 0] for k in labels)
-        ties = wrong & (apart <= tolerance).all(axis=1)
-        ties &= (largest - chosen) / top <= tolerance
-    wrong = (wrong & ~ties) | ~finite.all(axis=1)
+        near = (largest - chosen) / top <= tolerance
+        ties = differ & near & (apart <= tolerance).all(axis=(1, 2))[:, None]
+    first = differ.argmax(axis=1)[:, None]  # the pixel that is told of
+    told = [np.take_along_axis(k, first, axis=1)[:, 0] for k in labels]
+    wrong = (differ & ~ties).any(axis=1) | lost
     differing, most = int((apart > tolerance).sum()), float(apart.max(initial=0))
-    return _Compared(wrong, ties, differing, most, *labels)
+    return _Compared(wrong, ties.any(axis=1), differing, most, *told)
