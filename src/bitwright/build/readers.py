@@ -20,12 +20,11 @@ Cell = dict[str, Any]
 _REGISTER = "TRELLIS_FF"
 #: Inputs of cells from which on a register is one that steers.
 MANY = 64
-_SHELL = "i_design."  # the design in a board's shell
 
 
 def copy_for_readers(module: Cell) -> int:
     """Give each flip-flop of `MANY` readers or more a copy for each other block that reads it, in
-    place. Blocks are the instances of the top module, or of the design in its shell.
+    place. Blocks are the instances of the top module: a design in a board's shell is one of them.
 
     Args:
         module: a flattened module of a JSON netlist for ECP5.
@@ -71,7 +70,7 @@ def copy_for_readers(module: Cell) -> int:
 
 def _block(name: str) -> str:
     """The block that a cell belongs to, by its name; nothing: no block."""
-    first, dot, _ = name.removeprefix(_SHELL).partition(".")
+    first, dot, _ = name.partition(".")
     return first if dot and not first.startswith("$") else ""
 
 
