@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -183,6 +184,15 @@ def test_maps_are_compared_pixel_for_pixel() -> None:
     assert (result.labels, result.ties, result.scores) == (0, 6, 0)
     expected[0][:, :, 1, 1] *= 2
     assert compare(load(body), images, expected).labels == 6
+
+
+def test_an_output_called_label_is_no_label() -> None:
+    model = onnx.ModelProto.FromString(_scaled(1.0, softmax=False))
+    model.graph.node[-1].output[0] = model.graph.output[0].name = "label"
+    body, images = model.SerializeToString(), np.full((3, 16), 7.0)
+    imported = load(body)
+    assert [output.name for output in imported.outputs] == ["label", "label"]
+    assert compare(imported, images, original_outputs(body, images)).scores == 0
 
 
 def test_all_outputs_are_compared() -> None:

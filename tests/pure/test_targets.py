@@ -81,6 +81,7 @@ def test_users_own_target_from_a_file(tmp_path: Path) -> None:
         ('family = "ecp5"', 'family = "gowin"', ["family", "gowin", "xc7"]),
         ("dsp = 28", "", ["resources.dsp", "required"]),
         ('speed = "6"', 'speed = "6"\ncolour = "red"', ["colour", "not permitted"]),
+        ('speed = "6"', 'speed = "6"\nboard = "../secret.toml"', ["board", "pattern"]),
         ("[power]", "[power", ["cannot be read", "line 16"]),
     ],
 )

@@ -61,7 +61,10 @@ def copy_for_readers(module: Cell) -> int:
                 continue  # between blocks: no place to stand at
             copy = deepcopy(cells[name])
             copy["connections"]["Q"] = [free.take()]
-            cells[f"{name}_for_{block}"] = copy
+            own = f"{name}_for_{block}"
+            while own in cells:  # Yosys may have made one of that name
+                own += "_"
+            cells[own] = copy
             for reader in there:
                 _reconnect(cells[reader], net, copy["connections"]["Q"][0])
             made += 1

@@ -115,7 +115,9 @@ class Target(Strict):
     resources: Capacity
     power: Power
     clock: ClockSpeeds | None = Field(default=None, description="None: any clock is taken")
-    board: str | None = Field(default=None, description="board used for bitstreams")
+    board: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")] | None = Field(
+        default=None, description="board of `bitwright list boards` that bitstreams are for"
+    )
     processor: Processor | None = None
 
     @property

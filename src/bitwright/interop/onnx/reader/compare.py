@@ -180,19 +180,21 @@ def _whole(source: Path | bytes, model: OnnxModel, made: set[str], read: set[str
     return bytes(proto.SerializeToString())
 
 
-def graph_outputs(imported: Imported, images: Array, *, batch: int = BATCH) -> dict[str, Array]:
-    """The same outputs by the integer graph (the fast executor), by the file's names, so many
-    images at a time; and the label that was added to a file of one output.
+def graph_outputs(
+    imported: Imported, images: Array, count: int, *, batch: int = BATCH
+) -> list[Array]:
+    """The same outputs, the first ``count``, by the integer graph (the fast executor), so many
+    images at a time. Behind those of the file a label may follow that was added.
     """
     from bitwright.ir.executor import Executor
 
-    executor = Executor(imported.graph)
-    parts: dict[str, list[Array]] = {output.name: [] for output in imported.outputs}
+    executor, wanted = Executor(imported.graph), imported.outputs[:count]
+    parts: list[list[Array]] = [[] for _ in wanted]
     for start in range(0, len(images), batch):
         found = executor.run({"x": imported.levels(images[start : start + batch])})
-        for output in imported.outputs:
-            parts[output.name].append(output.reals(found[output.edge]))
-    return {name: np.concatenate(part) for name, part in parts.items()}
+        for part, output in zip(parts, wanted, strict=True):
+            part.append(output.reals(found[output.edge]))
+    return [np.concatenate(part) for part in parts]
 
 
 def compare(
@@ -211,11 +213,12 @@ def compare(
         tolerance: a score counts as equal within this share of the largest finite score of its
             output: float32 sums. What is infinite or no number is equal to nothing.
     """
-    values, count = graph_outputs(imported, images, batch=batch), len(images)
+    count = len(images)
+    values = graph_outputs(imported, images, len(expected), batch=batch)
     ranked = any(output.is_label for output in imported.outputs)
     found = [
-        _compared(output, np.asarray(given), values[output.name], ranked, tolerance)
-        for output, given in zip(imported.outputs, expected, strict=False)  # a label may be added
+        _compared(output, np.asarray(given), value, ranked, tolerance)
+        for output, given, value in zip(imported.outputs, expected, values, strict=False)
     ]
     wrong = np.any([one.wrong for one in found], axis=0)
     ties = np.any([one.ties for one in found], axis=0) & ~wrong
