@@ -83,6 +83,21 @@ def test_the_second_one_too() -> None:
     assert done.returncode == 130 and "interrupted" in told
 
 
+def test_who_notices_it_and_waits_for_others() -> None:
+    """The end of a pool waits for what its threads have begun."""
+    body = """
+import threading, time
+from concurrent.futures import ThreadPoolExecutor
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+with ThreadPoolExecutor(2) as pool:
+    pool.submit(time.sleep, 60).result()
+"""
+    began = time.monotonic()
+    done = start(body)
+    _, told = done.communicate(timeout=60)
+    assert done.returncode == 130 and "interrupted" in told and time.monotonic() - began < 30
+
+
 def test_several_at_once_are_one() -> None:
     """Python hears of three signals in one call once, and nobody waits for it to hear again."""
     body = """

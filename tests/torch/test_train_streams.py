@@ -208,6 +208,26 @@ def test_a_damaged_file_is_replaced_by_another_of_its_class_if_one_says_so(
         list(images.split(4))  # what is measured is never replaced
 
 
+def test_a_class_of_damaged_files_is_looked_through_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = load(folder, bad_files="skip")
+    images, _ = on_device(splits.train, "cpu")
+    of_one = np.flatnonzero(splits.train.labels == splits.train.labels[0])
+    whole, tried = images.files.window, []
+
+    def window(position: int, *given: object) -> object:
+        tried.append(position)
+        if position in of_one[:-1]:
+            raise DataError("cannot be decoded")
+        return whole(position, *given)
+
+    monkeypatch.setattr(type(images.files), "window", lambda self, *given: window(*given))
+    for _ in range(2):
+        list(images.batches([torch.from_numpy(of_one)], None, splits.train.indices))
+    assert len(of_one) > 4 and len(tried) <= 5 * len(of_one)  # not its square
+
+
 def test_validation_images_are_never_replaced(folder: Path, tmp_path: Path) -> None:
     splits = load(folder, bad_files="skip")
     files = splits.validation.images

@@ -15,7 +15,7 @@ from typing import Any
 from bitwright.base.tools.process import end_running
 
 EXIT_INTERRUPTED = 130
-#: Seconds in which a Ctrl-C is to be noticed.
+#: Seconds in which a Ctrl-C is to end the command.
 PATIENCE_S = 10.0
 _LOOK_S = 0.05
 #: Ctrl-C, and what ends a program otherwise: `kill`, a terminal that is closed.
@@ -33,13 +33,13 @@ class Interrupts:
     told to the user as what went wrong.
 
     Python raises it between two of its own instructions: in one call of a library in C, which may
-    take a day for a file of a few bytes, never. So somebody waits beside it, and ends the process
-    where it was not noticed in time: results are written so that no moment is a wrong one for that.
-    Whoever waits needs Python, too: a call that never lets go of its lock is not ended (``kill``
-    ends it).
+    take a day for a file of a few bytes, never. And who notices it may wait for others, such as
+    threads at work, that do not. So somebody waits beside it, and ends the process where it has not
+    ended in time: results are written so that no moment is a wrong one for that. Whoever waits
+    needs Python, too: a call that never lets go of its lock is not ended (``kill`` ends it).
 
     Args:
-        patience_s: seconds in which it is to be noticed.
+        patience_s: seconds from the first one on until the end.
 
     Attributes:
         seen: whether it was pressed.
@@ -48,7 +48,6 @@ class Interrupts:
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.seen = False
         self._patience = patience_s
-        self._notices = self._answered = 0  # seen by Python, and of them done with
         self._pipe: tuple[int, int] | None = None
         self._before = -1
         self._handlers: dict[signal.Signals, Any] = {}  # that were there before ours
@@ -73,7 +72,6 @@ class Interrupts:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.seen = True
-        self._notices += 1
         raise KeyboardInterrupt
 
     def _watch(self, read: int) -> None:
@@ -81,15 +79,10 @@ class Interrupts:
             while numbers := signals.read(_MANY):
                 if set(_ENDINGS) & set(numbers):
                     self._wait()
-                    self._answered = self._notices
-                    # Python sees several as one: those that came until then are done with.
-                    os.set_blocking(read, False)
-                    signals.read(_MANY)
-                    os.set_blocking(read, True)
 
     def _wait(self) -> None:
         end = time.monotonic() + self._patience
-        while self._notices == self._answered and self._pipe is not None:
+        while self._pipe is not None:
             if time.monotonic() > end:
                 sys.stderr.write("interrupted in the middle of a computation\n")
                 sys.stderr.flush()

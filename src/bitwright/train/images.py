@@ -50,6 +50,7 @@ class FileImages:
         self.device = torch.device(device)
         self._labels = labels
         self._replaced: set[int] = set()
+        self._damaged: set[int] = set()  # tried for others, not named yet
 
     def __len__(self) -> int:
         return len(self.files)
@@ -109,17 +110,21 @@ class FileImages:
         return self._decoded((part.cpu().numpy() for part in parts), decode)
 
     def _instead(self, position: int, error: DataError, window: _Decode) -> Levels:
-        """The next image of the class that can be decoded; what is damaged is named once."""
+        """The next image of the class that can be decoded; what is damaged is named once, and is
+        tried for another one once.
+        """
         if position not in self._replaced:
             self._replaced.add(position)
             _log.warning("%s: another image of its class takes its place in training", error)
         members = np.flatnonzero(self._labels == self._labels[position])
         at = int(np.searchsorted(members, position))
-        for other in np.roll(members, -at - 1)[:-1].tolist():
-            try:
-                return window(int(other))
-            except DataError:  # named when its own turn comes
+        for other in map(int, np.roll(members, -at - 1)[:-1]):
+            if other in self._damaged or other in self._replaced:
                 continue
+            try:
+                return window(other)
+            except DataError:  # named when its own turn comes
+                self._damaged.add(other)
         raise DataError(
             f"{error.message}, and so do all other images of its class",
             where=error.where,

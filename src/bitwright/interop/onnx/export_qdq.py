@@ -17,13 +17,15 @@ its place.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bitwright.base.errors import GraphError, ToolError
+from bitwright.base.errors import BitwrightError, GraphError, ToolError
 from bitwright.base.files import atomic_write
 from bitwright.base.memory import room_for
 from bitwright.interop.onnx.runtime import onnx_runtime
@@ -44,6 +46,10 @@ from bitwright.ir.footprint import frames_within
 from bitwright.lower.ranges import analyse, compared_range
 
 _BYTE = 255
+#: What ONNX Runtime makes of a product to compute it in bytes.
+_ROUNDING = {
+    "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulNBits",
+}  # fmt: skip
 #: Largest sum in front of a line. ONNX Runtime may fold the factor into the weights, which then are
 #: no integers: each of n products is off by 2^-24 of itself, together far less than half a unit.
 _LINE_REACH = 1 << 18
@@ -146,16 +152,27 @@ def _scaled(
 def _weight(out: Writer, node: Node) -> str:
     """The weights behind a DequantizeLinear: bytes, or int32 where they need more.
 
-    Weights that are plain floats would be rounded to int8 by ONNX Runtime's optimizer.
+    Weights that are plain floats would be rounded to int8 by ONNX Runtime's optimizer; and of bytes
+    and floats that come from none, in a dense layer, it would round the floats to bytes.
     """
     values = node.params["weight"]
     stored = _storage(int(values.min()), int(values.max()))
-    dtype = "int32" if stored is None or stored[1] else stored[0]
+    wide = stored is None or stored[1] or (node.op == "dense" and not _of_bytes(out, node))
+    dtype = "int32" if stored is None or wide else stored[0]
     moved = np.moveaxis(values, 3, 1) if node.op == "conv" else values.T
     held = out.constant(f"{node.name}.weight", moved.astype(dtype))
     one = out.real(f"{node.name}.weight_one", 1.0)
     zero = out.constant(f"{node.name}.weight_zero", np.array(0, dtype))
     return out.apply("DequantizeLinear", [held, one, zero], f"{node.name}.levels", moved.shape)
+
+
+def _of_bytes(out: Writer, node: Node) -> bool:
+    """Whether what a node reads comes from a DequantizeLinear, as it is but for its order."""
+    makers = {name: made for made in out.nodes for name in made.output}
+    edge = node.inputs[0]
+    while edge in makers and makers[edge].op_type in ("Transpose", "Flatten"):
+        edge = makers[edge].input[0]
+    return edge in makers and makers[edge].op_type == "DequantizeLinear"
 
 
 def _threshold(out: Writer, node: Node, seen: ChannelRange) -> bool:
@@ -263,7 +280,7 @@ def run_qdq(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> dict[s
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     try:
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session = _session(model, options)
         frames = len(feeds[graph.inputs[0]])
         parts: list[list[np.ndarray]] = []
         for start in range(0, frames, _CHUNK):
@@ -272,10 +289,38 @@ def run_qdq(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> dict[s
                 for edge in graph.inputs
             }
             parts.append(session.run(None, reals))
+    except BitwrightError:
+        raise
     except Exception as error:
         raise ToolError(f"ONNX Runtime cannot run the file: {error}", where="QDQ export") from error
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     return {e: from_nchw(v) for e, v in zip(graph.outputs, columns, strict=True)}
+
+
+def _session(model: bytes, options: Any) -> Any:
+    """A session whose optimizer has left the arithmetic as it is written.
+
+    Raises:
+        ToolError: it rounds activations by what is largest in them, frame by frame: then equal
+            outputs of some frames say nothing about others.
+    """
+    import onnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "optimised.onnx"
+        options.optimized_model_filepath = str(place)
+        options.log_severity_level = 3  # it warns of what it writes there
+        session = onnx_runtime().InferenceSession(
+            model, options, providers=["CPUExecutionProvider"]
+        )
+        made = {node.op_type for node in onnx.load(place, load_external_data=False).graph.node}
+    if rounding := sorted(made & _ROUNDING):
+        raise ToolError(
+            f"ONNX Runtime would round its activations once more ({', '.join(rounding)})",
+            where="QDQ export",
+            hint="this is a bug in Bitwright; please report it; --format qonnx is exact",
+        )
+    return session
 
 
 def _reals(kind: TensorType, edge: str, levels: IntArray) -> np.ndarray:
