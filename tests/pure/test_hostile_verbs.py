@@ -195,6 +195,13 @@ def test_pictures_of_faces_have_a_size(shape: tuple[int, int]) -> None:
         cut_face(np.zeros(shape, np.uint8), FacePreprocessing())
 
 
+@pytest.mark.parametrize("far", [3e5, 1e308])
+def test_landmarks_of_faces_lie_in_reach(far: float) -> None:
+    picture = np.zeros((100, 100), np.uint8)
+    with pytest.raises(DataError, match=r"landmarks .*"):
+        cut_face(picture, FacePreprocessing(), ((0.0, 0.0), (far, 0.0), (far / 2, far)))
+
+
 # --- networks for the DPU and the engine ---------------------------------------------------------
 
 

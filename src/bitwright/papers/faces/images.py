@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files as package_files
-from math import ceil, hypot
+from math import ceil, hypot, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ def cut_face(
         (size, size, 3); outside the picture its edge is continued.
 
     Raises:
-        DataError: the picture is too large.
+        DataError: the picture is too large, or landmarks lie too far apart.
     """
     from PIL import Image
 
@@ -167,6 +167,11 @@ def cut_face(
     aligned = how.align and landmarks is not None
     a, b, x0, y0 = _fit(landmarks, how) if aligned and landmarks else _box(shape, how)
     step = hypot(a, b)
+    if not step * how.size <= sqrt(_MOST_PIXELS):  # no number, too: of landmarks beyond all numbers
+        raise DataError(
+            f"landmarks {landmarks} lie too far apart for a picture of {shape[0]} x {shape[1]} pixels",
+            where="faces",
+        )
     fine = max(1, ceil(step - 1e-9))  # where pixels get fewer, they are averaged
     a, b = a / fine, b / fine
     wide = np.pad(picture, ((border, border),) * 2 + ((0, 0),) * (picture.ndim - 2), mode="edge")
