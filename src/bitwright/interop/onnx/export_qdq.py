@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,14 @@ from bitwright.base.files import atomic_write
 from bitwright.base.memory import room_for
 from bitwright.interop.onnx.runtime import onnx_runtime
 from bitwright.interop.onnx.writer.affine_fit import fit_line
-from bitwright.interop.onnx.writer.nodes import clipped_thresholds, compared, conv, dense, simple
+from bitwright.interop.onnx.writer.nodes import (
+    clipped_thresholds,
+    compared,
+    conv,
+    dense,
+    simple,
+    sum_pool,
+)
 from bitwright.interop.onnx.writer.writer import (
     Writer,
     check_exact,
@@ -43,6 +50,7 @@ from bitwright.interop.onnx.writer.writer import (
 )
 from bitwright.ir import ChannelRange, Graph, IntArray, Node, TensorType, random_feeds
 from bitwright.ir.footprint import frames_within
+from bitwright.ir.levels import random_levels
 from bitwright.lower.ranges import analyse, compared_range
 
 _BYTE = 255
@@ -160,10 +168,15 @@ def _weight(out: Writer, node: Node) -> str:
     wide = stored is None or stored[1] or (node.op == "dense" and not _of_bytes(out, node))
     dtype = "int32" if stored is None or wide else stored[0]
     moved = np.moveaxis(values, 3, 1) if node.op == "conv" else values.T
-    held = out.constant(f"{node.name}.weight", moved.astype(dtype))
-    one = out.real(f"{node.name}.weight_one", 1.0)
-    zero = out.constant(f"{node.name}.weight_zero", np.array(0, dtype))
-    return out.apply("DequantizeLinear", [held, one, zero], f"{node.name}.levels", moved.shape)
+    return _held(out, f"{node.name}.weight", moved.astype(dtype))
+
+
+def _held(out: Writer, name: str, values: np.ndarray) -> str:
+    """Integers behind a DequantizeLinear."""
+    held = out.constant(name, values)
+    one = out.real(f"{name}_one", 1.0)
+    zero = out.constant(f"{name}_zero", np.array(0, values.dtype))
+    return out.apply("DequantizeLinear", [held, one, zero], f"{name}_levels", values.shape)
 
 
 def _of_bytes(out: Writer, node: Node) -> bool:
@@ -254,6 +267,8 @@ def _write(out: Writer, node: Node, seen: ChannelRange) -> str:
         conv(out, node, _weight(out, node))
     elif node.op == "dense":
         dense(out, node, _weight(out, node))
+    elif node.op == "sum_pool":
+        sum_pool(out, node, lambda name, ones: _held(out, name, ones.astype(np.int8)))
     else:
         simple(out, node)
     return node.op
@@ -340,6 +355,21 @@ def _compare(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> int:
     return require_equal(expected, run_qdq(model, graph, feeds), "ONNX Runtime")
 
 
+def _quiet_feeds(graph: Graph, count: int, rng: np.random.Generator) -> dict[str, IntArray]:
+    """Random levels of which those of a frame lie in a sixteenth of the input's interval."""
+    found = {}
+    for edge in graph.inputs:
+        kind = graph.types[edge]
+        parts = []
+        for _ in range(count):
+            lo = int(rng.integers(kind.lo, kind.hi, endpoint=True))
+            hi = min(kind.hi, lo + max(1, (kind.hi - kind.lo) // 16))
+            near = kind if kind.is_bipolar else replace(kind, lo=lo, hi=hi)
+            parts.append(random_levels(near, 1, rng))
+        found[edge] = np.concatenate(parts)
+    return found
+
+
 def export_qdq(
     graph: Graph,
     path: Path,
@@ -353,7 +383,8 @@ def export_qdq(
 
     Args:
         path: where to write; appears whole or not at all.
-        feeds: levels to compare on, for instance of real images; random frames are always added.
+        feeds: levels to compare on, for instance of real images; random frames are always added,
+            and as many of little contrast: in those of much contrast most activations saturate.
         room: bytes of levels that are held at a time, by default what the machine has; so many
             random frames are drawn as fit.
 
@@ -364,7 +395,10 @@ def export_qdq(
     model, lines, comparisons = qdq_model(graph)
     most = room_for(chosen=True) if room is None else room
     frames = frames_within(graph, frames, most, "QDQ export")
-    values = _compare(model, graph, random_feeds(graph, frames, np.random.default_rng(seed)))
+    rng = np.random.default_rng(seed)
+    values = _compare(model, graph, random_feeds(graph, frames, rng))
+    values += _compare(model, graph, _quiet_feeds(graph, frames, rng))
+    frames *= 2
     if feeds is not None:
         values += _compare(model, graph, feeds)
         frames += len(feeds[graph.inputs[0]])

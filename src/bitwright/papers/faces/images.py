@@ -40,6 +40,7 @@ ORL_PEOPLE, ORL_EACH = 40, 10
 _MOST_PICTURE = 1 << 20
 #: Pixels of a picture that a face is cut out of, with its border of its own size: of a camera's.
 _MOST_PIXELS = 1 << 28
+_FAR = 1e9  # pixels: no landmark of a picture
 _ORL_NAME = re.compile(r"(?:.*/)?s(\d+)/(\d+)\.pgm")
 
 
@@ -169,7 +170,7 @@ def cut_face(
     step = hypot(a, b)
     if not step * how.size <= sqrt(_MOST_PIXELS):  # no number, too: of landmarks beyond all numbers
         raise DataError(
-            f"landmarks {landmarks} lie too far apart for a picture of {shape[0]} x {shape[1]} pixels",
+            f"landmarks {landmarks} lie too far apart in a picture of {shape[0]} x {shape[1]}",
             where="faces",
         )
     fine = max(1, ceil(step - 1e-9))  # where pixels get fewer, they are averaged
@@ -193,7 +194,7 @@ def _fit(landmarks: Landmarks, how: FacePreprocessing) -> tuple[float, float, fl
     places = np.array([complex(x - 0.5, y - 0.5) for x, y in CHIP]) * how.zoom
     target = (places + complex(0.5, 0.5)) * how.size
     source = np.array([complex(x, y) for x, y in landmarks])
-    if source.shape != target.shape or not np.isfinite(source).all():
+    if source.shape != target.shape or not (np.abs(source) < _FAR).all():
         raise DataError(f"landmarks must be 3 finite points, found {landmarks}", where="faces")
     middle = target.mean()
     spread = target - middle

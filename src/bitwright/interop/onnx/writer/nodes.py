@@ -32,6 +32,10 @@ def _weight_type(node: Node) -> str:
     return interval_type(min(int(weight.min()), 0), int(weight.max()))
 
 
+#: A name and integers -> the name of a tensor of them.
+Hold = Callable[[str, NDArray[np.int64]], str]
+
+
 def conv(out: Writer, node: Node, weight: str | None = None) -> None:
     """``Conv``; ``weight`` names a tensor that holds the levels already."""
     moved = np.moveaxis(node.params["weight"], 3, 1)
@@ -151,9 +155,9 @@ def max_pool(out: Writer, node: Node) -> None:
     out.op("MaxPool", [node.inputs[0]], node.output, node.name, **_window(node))
 
 
-def sum_pool(out: Writer, node: Node) -> None:
+def sum_pool(out: Writer, node: Node, hold: Hold | None = None) -> None:
     """``AveragePool`` times the window's size where that is exact in float32 (powers of two); else
-    a depthwise ``Conv`` of ones."""
+    a depthwise ``Conv`` of ones, which ``hold`` makes a tensor of; None: floats."""
     size = int(np.prod(node.ints("kernel")))
     target = out.graph.types[node.output]
     if size & (size - 1) == 0:
@@ -164,7 +168,7 @@ def sum_pool(out: Writer, node: Node) -> None:
         out.op("Mul", [mean, factor], node.output, f"{node.name}.mul")
         return
     ones = np.ones((target.channels, 1, *node.ints("kernel")), np.int64)
-    held = out.levels(f"{node.name}.ones", ones)
+    held = (hold or out.levels)(f"{node.name}.ones", ones)
     options = {"group": target.channels, **_window(node)}
     out.op("Conv", [node.inputs[0], held], node.output, node.name, **options)
 
