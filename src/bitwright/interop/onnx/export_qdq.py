@@ -324,7 +324,7 @@ def _session(model: bytes, options: Any) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "optimised.onnx"
         options.optimized_model_filepath = str(place)
-        options.log_severity_level = 3  # it warns of what it writes there
+        options.log_severity_level = 4  # it tells of what it writes there, and twice what is wrong
         session = onnx_runtime().InferenceSession(
             model, options, providers=["CPUExecutionProvider"]
         )
