@@ -128,14 +128,21 @@ def run_synthesise(args: argparse.Namespace, target: Target) -> dict[str, Any]:
 
 
 def run_place(args: argparse.Namespace, target: Target) -> dict[str, Any]:
+    """With each seed of the placer; the fastest is kept, as `implement.seeds` does it."""
     start = time.monotonic()
     netlist = args.folder / "synthesis" / NETLIST
-    options = PnrOptions(clock_mhz=args.clock_mhz)
-    placed = place_and_route(netlist, target, args.folder / "placed", options, timeout=7200)
+    found = {}
+    for seed in map(int, args.seeds.split(",")):
+        options = PnrOptions(clock_mhz=args.clock_mhz, seed=seed)
+        folder = args.folder / f"placed-{seed}"
+        found[seed] = place_and_route(netlist, target, folder, options, timeout=7200)
+        print(f"seed {seed}: {found[seed].fmax_mhz} MHz", flush=True)
+    placed = max(found.values(), key=lambda one: one.fmax_mhz or 0.0)
     return {
         "placed": {
             **placed.resources.to_json(),
             "fmax_mhz": placed.fmax_mhz,
+            "seeds": {str(seed): one.fmax_mhz for seed, one in found.items()},
             "clock_mhz": args.clock_mhz,
             "tool": placed.tool,
             "seconds": round(time.monotonic() - start),
@@ -176,6 +183,8 @@ def page(known: dict[str, Any]) -> str:
         placed, model = row.get("placed", {}), row.get("predicted", {})
         fits = {True: "yes", False: "no"}.get(made.get("fits"), "")
         fmax = f"{placed['fmax_mhz']:.1f} MHz" if placed.get("fmax_mhz") else ""
+        if len(placed.get("seeds", ())) > 1:
+            fmax += f" ({', '.join(f'{one:.1f}' for one in placed['seeds'].values())})"
         cells = [
             key, "x".join(map(str, row.get("input", ()))), row.get("interval"),
             sim.get("interval"), sim.get("values"), sim.get("differences"), model.get("lut"),
@@ -193,6 +202,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("what", choices=COMMANDS)
+    parser.add_argument("--seeds", default="1", help="place: of the placer, 1,2,3")
     parser.add_argument("--key", default="skynet-w4a4")
     parser.add_argument("--target", default="ecp5-85k")
     parser.add_argument("--cycles", type=float, default=4e6, help="fold: largest interval")
