@@ -262,6 +262,16 @@ def test_lfw_folder(tmp_path: Path):
         lfw_protocol(tmp_path)
 
 
+def test_pairs_of_lfw_name_pictures_of_its_folder(tmp_path: Path):
+    folder = lfw_folder(tmp_path / "faces")
+    secret = tmp_path / "Eve"
+    (folder / "lfw" / "Cid").rename(secret)
+    (secret / "Cid_0001.jpg").rename(tmp_path / "Eve_0001.jpg")
+    (folder / "pairs.txt").write_text(LFW.replace("Cid", str(secret)), encoding="utf-8")
+    with pytest.raises(DataError, match=r"pictures are missing \(.*Eve 1"):
+        lfw_protocol(folder)
+
+
 def test_broken_lfw_picture(tmp_path: Path):
     lfw_folder(tmp_path)
     (tmp_path / "lfw" / "Ann" / "Ann_0002.jpg").write_bytes(b"nothing")

@@ -182,6 +182,19 @@ def test_the_file_itself_is_run_and_compared(
     assert (found["images"], found["labels_that_differ"], found["scores_that_differ"]) == (5, 0, 0)
 
 
+def test_fewer_images_are_compared_where_outputs_are_large(
+    tmp_path: Path,
+    onnx_file: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("qonnx")
+    monkeypatch.setattr(import_network, "_COPIES", 1 << 30)
+    argv = ["import", str(onnx_file), "--out", str(tmp_path / "out"), "--compare", "5", "--json"]
+    assert cli.run(argv) == 0
+    assert json.loads(capfd.readouterr().out)["compared"]["images"] == 1
+
+
 def test_our_own_file_is_run_and_compared_too(
     tmp_path: Path, onnx_file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

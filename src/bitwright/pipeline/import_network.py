@@ -48,6 +48,7 @@ _CHECK_FRAMES = 4
 _SIMULATED = 3
 #: Bytes of random images that the file itself is run on.
 _MOST_IMAGES = MOST_OF_A_FILE // 2
+_COPIES = 8  # of an output, by both evaluations and while they are compared
 
 
 def is_model_file(path: Path) -> bool:
@@ -399,7 +400,9 @@ def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str,
     """On as many images as were wished for, fewer of large ones."""
     from bitwright.interop.onnx.reader.compare import BATCH, compare, original_outputs
 
-    images = min(images, max(1, _MOST_IMAGES // (8 * math.prod(imported.input_shape))))
+    made = sum(imported.graph.types[output.edge].size for output in imported.outputs)
+    size = 8 * max(math.prod(imported.input_shape), _COPIES * made)
+    images = min(images, max(1, _MOST_IMAGES // size))
     batch = frames_within(imported.graph, BATCH, MOST_OF_A_FILE, str(path))
     rng, shape = np.random.default_rng(0), (images, *imported.input_shape)
     if imported.source is None:  # the graph takes levels, and the file the reals that they mean

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from bitwright.base.errors import DataError, RecipeError
-from bitwright.base.files import read_bytes, read_text
+from bitwright.base.files import file_inside, read_bytes, read_text
 from bitwright.data.decoding import Decoding, decode_image
 from bitwright.data.load import ENVIRONMENT
 from bitwright.papers.faces.images import (
@@ -180,6 +181,7 @@ def _lfw_folder(folder: str | Path | None) -> Path:
 
 
 def _lfw_picture(place: Path, key: FaceKey) -> Path | None:
-    name = f"{key[0]}_{key[1]:04d}.jpg"
-    tried = (place / inside / key[0] / name for inside in _LFW_IMAGES)
-    return next((path for path in tried if path.is_file()), None)
+    for inside in _LFW_IMAGES:
+        with suppress(OSError, ValueError):  # not there; or a name that leads elsewhere
+            return file_inside(place, f"{inside}/{key[0]}/{key[0]}_{key[1]:04d}.jpg")
+    return None
