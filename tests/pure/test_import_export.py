@@ -17,6 +17,7 @@ import bitwright
 from bitwright.cli import entry as cli
 from bitwright.interop.onnx.reader import load
 from bitwright.ir import INTEGER, load_graph
+from bitwright.pipeline import import_network
 
 SOURCE = Path(bitwright.__file__).parents[1]
 
