@@ -145,7 +145,7 @@ def test_what_cannot_be_is_refused_with_the_layer() -> None:
     with pytest.raises(TargetError, match="with as many lanes as it can have; 1 are allowed"):
         partition(digits_like(), Resources(1e6, 1e6, 0, 99), family="ecp5", cycles=1)
     with pytest.raises(TargetError, match="on 1 devices together no folding fits"):
-        partition(digits_like(), Resources(1500, 2600, 0, 4), family="ecp5", devices=1)
+        partition(digits_like(), Resources(1300, 2600, 0, 4), family="ecp5", devices=1)
     with pytest.raises(RecipeError, match="give cycles"):
         partition(graph, Resources(1e6, 1e6), family="ecp5")
     with pytest.raises(RecipeError, match="devices must be at least 1, got 0"):

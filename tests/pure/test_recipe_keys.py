@@ -83,7 +83,7 @@ def test_an_unknown_section_is_refused_with_the_next_one(
 def test_the_list_in_plain_words_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["list", "keys"]) == 0
     text = capsys.readouterr().out
-    assert "simulate.stall_images = 20   (an integer >= 1)" in text
+    assert "simulate.stall_images = 20   (an integer >= 1 and <= 1000000)" in text
     assert "Also written `stalls`." in text
     assert "as model: teacher[].model" in text
     assert cli.run(["list", "keys", "hardware.budget.lut", "--json"]) == 0

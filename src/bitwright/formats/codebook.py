@@ -58,9 +58,9 @@ class CodebookFormat(GridFormat):
             raise FormatError(f"cb{self.size} cannot have {len(self.table)} centroids")
         if any(low >= high for low, high in zip(self.table, self.table[1:], strict=False)):
             raise FormatError("centroids must be distinct and ascending")
-        if max(map(abs, self.table)) >= 1 << 63:
-            raise FormatError(f"a centroid of cb{self.size} has more than 64 bits")
         known = self.centroid.exact_levels
+        if known and max(map(abs, self.table)) >= 1 << 63:  # of floats, larger ones are levels
+            raise FormatError(f"a centroid of cb{self.size} has more than 64 bits")
         if known and not self.centroid.contains(np.array(self.table)).all():
             raise FormatError(f"a centroid of {self.name!r} is no {self.centroid.name}")
 
