@@ -21,12 +21,12 @@ from bitwright.build.target import load_target
 from bitwright.build.yosys import SynthesisOptions, synthesise
 from bitwright.host import Description
 from bitwright.host.protocol import Flags, Packet, Parser, Reply, Request, read_hello, request
+from bitwright.rtl import needed_files
 from bitwright.sim import Design, load_design
 from bitwright.sim.toolchain import CHECKS
 
 DOTS = Path(__file__).parents[1] / "yosys" / "dots"
 BENCH = Path(__file__).with_name("shell_bench.cpp")
-LIBRARY = ("stream_fifo", "mem_rows", "mem_ram", "stream_check")
 PACKAGE = Path(__file__).parents[2] / "src" / "bitwright"
 BREAK, WAIT = 256, 512
 LINE = LineTiming(step=(1 << 16) // 8, baud=3e6, pause_bits=12)
@@ -96,7 +96,7 @@ def _simulate(
     (folder / "dots_serial.sv").write_text(serial_top(design, description, LINE))
     (folder / "send.txt").write_text("\n".join(map(str, codes)))
     shell = sorted((PACKAGE / "build" / "shell").glob("*.sv"))
-    library = [PACKAGE / "rtl" / "lib" / f"{m}.sv" for m in LIBRARY]
+    library = needed_files({"stream_fifo"})
     dots = list(design.files) if target is None else _gates(folder, target)
     arguments = [
         "--cc",
@@ -191,7 +191,7 @@ def _check_replies(packets: list[Packet]) -> None:
 
 def test_shell_is_lint_clean(tmp_path: Path) -> None:
     shell = sorted((PACKAGE / "build" / "shell").glob("*.sv"))
-    library = [PACKAGE / "rtl" / "lib" / f"{m}.sv" for m in LIBRARY]
+    library = needed_files({"stream_fifo"})
     verilator = require("verilator")
     for source in shell:
         arguments = ["--lint-only", "-Wall", "--assert", CHECKS, "--top-module", source.stem]

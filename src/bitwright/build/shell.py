@@ -37,11 +37,11 @@ from bitwright.host.description import (
     design_digest,
 )
 from bitwright.host.protocol import ANSWER_CHUNK, VERSION
+from bitwright.rtl import needed_files
 from bitwright.sim.spec import Design, Port, load_design
 from bitwright.sim.toolchain import instance_parameters
 
 _SHELL = Path(__file__).parent / "shell"
-_LIBRARY = Path(__file__).parent.parent / "rtl" / "lib"
 _SHELL_FILES = (
     "shell_sync.sv",
     "shell_uart_rx.sv",
@@ -57,7 +57,6 @@ _SHELL_FILES = (
     "shell_send.sv",
     "shell_link.sv",
 )
-_LIBRARY_FILES = ("stream_fifo.sv", "mem_rows.sv", "mem_ram.sv", "stream_check.sv")
 _PHASE = 1 << 16  # steps of a bit on the line
 _MAX_BAUD_ERROR = 0.02
 #: As `bitwright.host.description.Description` has them.
@@ -238,7 +237,7 @@ def copy_sources(design_dir: Path, design: Design, out_dir: Path) -> list[str]:
     present = {Path(name).name for name in design.files}
     (out_dir / "shell").mkdir(parents=True, exist_ok=True)
     sources = [_SHELL / name for name in _SHELL_FILES]
-    sources += [_LIBRARY / name for name in _LIBRARY_FILES if name not in present]
+    sources += [path for path in needed_files({"stream_fifo"}) if path.name not in present]
     for source in sources:
         shutil.copyfile(source, out_dir / "shell" / source.name)
     return [*design.files, *(f"shell/{source.name}" for source in sources)]

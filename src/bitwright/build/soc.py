@@ -29,15 +29,14 @@ from bitwright.build.soc_ports import (
 )
 from bitwright.host.board_files import copy_c_files
 from bitwright.host.description import design_digest
+from bitwright.rtl import needed_files
 from bitwright.sim.spec import Design, Port, load_design
 from bitwright.sim.toolchain import instance_parameters
 
 _SOC = Path(__file__).parent / "soc"
-_LIBRARY = Path(__file__).parent.parent / "rtl" / "lib"
 _MODULES = (
     "soc_registers", "soc_control", "soc_reader", "soc_writer", "soc_beats_in", "soc_beats_out",
 )  # fmt: skip
-_LIBRARY_FILES = ("stream_fifo.sv", "mem_rows.sv", "mem_ram.sv", "stream_check.sv")
 _DRIVER_FILES = (*DEVICE_FILES, "bitwright_soc.h", "bitwright_soc.c", "example.c")
 _WORD = 8
 DRIVER = "driver"
@@ -118,7 +117,7 @@ def write_soc(design_dir: Path, folder: Path) -> SocDesign:
     parts = engine_parts(design, digest) if runs_programs else _stream_parts(design, digest)
     present = {Path(name).name for name in design.files}
     sources = [_SOC / f"{name}.sv" for name in parts.modules]
-    sources += [_LIBRARY / name for name in parts.shared if name not in present]
+    sources += [path for path in needed_files(set(parts.shared)) if path.name not in present]
     (folder / "soc").mkdir(parents=True, exist_ok=True)
     for source in sources:
         shutil.copyfile(source, folder / "soc" / source.name)
@@ -145,7 +144,7 @@ def _stream_parts(design: Design, digest: int) -> SocParts:
         top=soc_top(design, digest),
         masters=stream_masters(design),
         modules=_MODULES,
-        shared=_LIBRARY_FILES,
+        shared=("stream_fifo",),
         driver=_DRIVER_FILES,
         header=driver_header(design, digest),
         usage=(

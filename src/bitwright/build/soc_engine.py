@@ -40,7 +40,7 @@ class SocParts:
     Attributes:
         top: Verilog of the top.
         masters: its AXI4 ports.
-        modules: of ``soc/``; shared: files of ``rtl/lib``.
+        modules: of ``soc/``; shared: modules of ``rtl/lib`` that these use.
         driver: files of ``soc/driver``; hosts: of ``host/c``.
         header: ``design.h`` of the driver.
         usage: how the driver is compiled and started.

@@ -48,6 +48,12 @@ def needed_modules(roots: set[str]) -> list[str]:
     return sorted(found)
 
 
+def needed_files(roots: set[str]) -> list[Path]:
+    """Their files, in that order."""
+    files = module_files()
+    return [files[name] for name in needed_modules(roots)]
+
+
 @cache
 def _maybe_instances(text: str) -> frozenset[str]:
     """Names that stand where the name of a module does in an instance."""
@@ -55,4 +61,4 @@ def _maybe_instances(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"\b(\w+)(?=\s*#\s*\(|\s+\w+\s*\()", body))
 
 
-__all__ = ["LIBRARY", "library_files", "module_files", "needed_modules"]
+__all__ = ["LIBRARY", "library_files", "module_files", "needed_files", "needed_modules"]

@@ -39,18 +39,10 @@ module mem_dual #(
   end
 
 `ifdef BITWRIGHT_CHECKS
-  // In the first clock cycles of the reset the user's enables are unknown, some of them behind two
-  // or three registers without a reset.
-  logic [3:0] settled_q;
-
-  initial settled_q = '0;
-
-  // Not always_ff: that would have to be the only process of what `initial` sets.
-  always @(posedge clk_i) begin : p_settled
-    settled_q <= {settled_q[2:0], 1'b1};
-  end
-  no_collision: assert property (@(posedge clk_i)
-    settled_q[3] |-> !(a_en_i && b_en_i && b_write_i && a_addr_i == b_addr_i));
+  mem_check #(.AddrWidth(AddrWidth)) i_check (
+    .clk_i, .wr_en_i(b_en_i & b_write_i), .wr_addr_i(b_addr_i),
+    .rd_en_i(a_en_i), .rd_addr_i(a_addr_i)
+  );
 `endif
 endmodule
 `default_nettype wire

@@ -2,7 +2,7 @@
 // Simple dual-port RAM, one write and one synchronous read port, latency 1. The user never reads
 // an address in the cycle in which it is written (asserted in simulation), so no bypass is built.
 // Row: a row of a deeper memory (`mem_rows`), which is read although another row is meant; that
-// module has the assertion.
+// module has the checker.
 // Style: 0 the tool chooses, but block RAM beyond 256 words (Yosys 0.70 gives up on a deeper LUT
 // RAM of UltraScale+ with one address), 1 block RAM, 2 LUT RAM. Contents are undefined at start.
 // Attributes: of Vivado and Yosys, or, where Quartus reads this file, its own (names of Cyclone V).
@@ -58,18 +58,11 @@ module mem_ram #(
   end
 
 `ifdef BITWRIGHT_CHECKS
-  // In the first clock cycles of the reset the user's enables are unknown, some of them behind two
-  // or three registers without a reset.
-  logic [3:0] settled_q;
-
-  initial settled_q = '0;
-
-  // Not always_ff: that would have to be the only process of what `initial` sets.
-  always @(posedge clk_i) begin : p_settled
-    settled_q <= {settled_q[2:0], 1'b1};
+  if (!Row) begin : gen_whole
+    mem_check #(.AddrWidth(AddrWidth)) i_check (
+      .clk_i, .wr_en_i, .wr_addr_i, .rd_en_i, .rd_addr_i
+    );
   end
-  no_collision: assert property (@(posedge clk_i)
-    settled_q[3] && !Row |-> !(wr_en_i && rd_en_i && wr_addr_i == rd_addr_i));
 `else
   logic unused;
   assign unused = &{1'b0, Row};

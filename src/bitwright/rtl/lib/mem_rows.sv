@@ -89,17 +89,9 @@ module mem_rows #(
     end
 
 `ifdef BITWRIGHT_CHECKS
-    // In the first clock cycles of the reset the user's enables are unknown, as in mem_ram.
-    logic [3:0] settled_q;
-
-    initial settled_q = '0;
-
-    // Not always_ff: that would have to be the only process of what `initial` sets.
-    always @(posedge clk_i) begin : p_settled
-      settled_q <= {settled_q[2:0], 1'b1};
-    end
-    no_collision: assert property (@(posedge clk_i)
-      settled_q[3] |-> !(wr_en_i && rd_en_i && wr_addr_i == rd_addr_i));
+    mem_check #(.AddrWidth(AddrWidth)) i_check (
+      .clk_i, .wr_en_i, .wr_addr_i, .rd_en_i, .rd_addr_i
+    );
 `endif
   end
 endmodule
