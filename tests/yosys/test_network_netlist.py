@@ -100,6 +100,18 @@ def test_mapped_network_gives_the_integers_of_the_graph(tmp_path: Path, style: s
     _equal(tmp_path, graph, hardware, (no_stalls(), random_stalls(0.5, 3)))
 
 
+def _rams_as_predicted(folder: Path, graph: Graph, hardware: Graph) -> dict[str, dict[str, str]]:
+    """Parameters of the block RAMs of a design whose RTL takes the cycles of the model."""
+    emit(hardware, folder / "rtl")
+    feeds = random_feeds(graph, FRAMES, np.random.default_rng(6))
+    rtl = Simulator.build(folder / "rtl")
+    result = rtl.run(rtl.pack({"s_axis_0": feeds[graph.inputs[0]]}), FRAMES, no_stalls())
+    flow = analyse(hardware)
+    assert (result.latency, result.interval) == (flow.latency, flow.interval)
+    cells = _netlist(folder / "rtl", folder, load_target("ecp5-45k"))
+    return {name: cell["parameters"] for name, cell in cells.items() if cell["type"] == "DP16KD"}
+
+
 @pytest.mark.parametrize("style", ["distributed", "block"])
 def test_deep_memories_have_a_register_before_the_choice(tmp_path: Path, style: str) -> None:
     """2 100 words of weights in rows of LUTs or of block RAMs, and a vector of 300 words that is
@@ -113,14 +125,7 @@ def test_deep_memories_have_a_register_before_the_choice(tmp_path: Path, style: 
     deep = blocks_of(hardware)["deep"]
     assert deep.integer("rom_rows") == (9 if style == "distributed" else 2)
     assert deep.integer("wait") == 1
-    emit(hardware, tmp_path / "rtl")
-    feeds = random_feeds(graph, FRAMES, np.random.default_rng(6))
-    rtl = Simulator.build(tmp_path / "rtl")
-    result = rtl.run(rtl.pack({"s_axis_0": feeds[graph.inputs[0]]}), FRAMES, no_stalls())
-    flow = analyse(hardware)
-    assert (result.latency, result.interval) == (flow.latency, flow.interval)
-    cells = _netlist(tmp_path / "rtl", tmp_path, load_target("ecp5-45k"))
-    rams = {name: cell["parameters"] for name, cell in cells.items() if cell["type"] == "DP16KD"}
+    rams = _rams_as_predicted(tmp_path, graph, hardware)
     assert len(rams) == graph_resources(hardware, "ecp5").bram
     assert sum("i_weights" in name for name in rams) == (0 if style == "distributed" else 2)
     assert sum("i_buffer" in name for name in rams) == 1
@@ -143,14 +148,7 @@ def test_deep_buffers_have_a_register_before_the_choice(tmp_path: Path, style: s
     hardware = map_graph(graph, Folding({"conv": fold, "conv_window": window}))
     block = blocks_of(hardware)["conv_window"]
     assert block.instance().parameters["RamLines"] == lines
-    emit(hardware, tmp_path / "rtl")
-    feeds = random_feeds(graph, FRAMES, np.random.default_rng(6))
-    rtl = Simulator.build(tmp_path / "rtl")
-    result = rtl.run(rtl.pack({"s_axis_0": feeds[graph.inputs[0]]}), FRAMES, no_stalls())
-    flow = analyse(hardware)
-    assert (result.latency, result.interval) == (flow.latency, flow.interval)
-    cells = _netlist(tmp_path / "rtl", tmp_path, load_target("ecp5-45k"))
-    rams = {name: cell["parameters"] for name, cell in cells.items() if cell["type"] == "DP16KD"}
+    rams = _rams_as_predicted(tmp_path, graph, hardware)
     buffers = [name for name in rams if name.startswith("i_conv_window.")]
     assert len(buffers) == block.memory_cost("ecp5").bram == (2 if style == "block" else 0)
     assert not [name for name, have in rams.items() if "OUTREG" not in have.values()]
