@@ -20,3 +20,8 @@ def note(kind: str, key: str) -> None:
 def is_noted(kind: str, key: str) -> bool:
     """Whether this user has noted a key."""
     return (kind, key) in _HERE or Store().find(kind, key) is not None
+
+
+def forgets(kind: str) -> str:
+    """Why notes of a kind end with the process: the cache cannot be written; empty if it can."""
+    return Store().unwritable(kind)

@@ -213,6 +213,10 @@ class Store:
             return False
         return True
 
+    def unwritable(self, kind: str) -> str:
+        """Why nothing of a kind can be kept; empty if it can."""
+        return _why_not(self.folder(kind, ""))
+
     def made(
         self,
         kind: str,
@@ -233,7 +237,7 @@ class Store:
         """
         if (found := self.find(kind, key)) is not None:
             return found
-        if self._root is None and (reason := _why_not(self.folder(kind, key).parent)):
+        if self._root is None and (reason := self.unwritable(kind)):
             return _of_this_process(reason).made(kind, key, make, waiting)
         with self.lock(kind, key, waiting):
             if (found := self.find(kind, key)) is not None:

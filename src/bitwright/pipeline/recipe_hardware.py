@@ -153,6 +153,6 @@ def hardware_facts(section: HardwareSection) -> dict[str, Any]:
     elif Path(section.engine).suffix == ".json":
         fields["engine"] = read_text(Path(section.engine), most=MOST_TEXT)
     target = Path(section.target)
-    if target.suffix == ".toml" and target.is_file():
+    if (target.suffix == ".toml" or "/" in section.target) and target.is_file():
         fields["target"] = read_text(target, most=MOST_TEXT)
     return fields

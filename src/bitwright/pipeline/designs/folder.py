@@ -31,7 +31,14 @@ from bitwright.base.version import __version__
 from bitwright.data.preprocessing import HostInput, read_input
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds, save_graph
 from bitwright.ir.footprint import checked_frames
-from bitwright.pipeline.designs.named import check_named, named_files, remember_named
+from bitwright.pipeline.designs.named import (
+    absolute,
+    check_named,
+    from_folder,
+    named_files,
+    remember_named,
+    rename_files,
+)
 from bitwright.pipeline.recipe_errors import explain_mistakes
 from bitwright.pipeline.recipe_hardware import HardwareSection, Section, hardware_facts
 from bitwright.pipeline.recipe_schema import ImplementSection, SimulateSection
@@ -64,6 +71,11 @@ class DesignSettings(Section):
         """What they name on the disk; see `designs.named`."""
         return named_files(self.hardware, self.implement)
 
+    def with_files(self, change: Callable[[Path], Path]) -> DesignSettings:
+        """The same with the name of each file changed."""
+        hardware, implement = rename_files(self.hardware, self.implement, change)
+        return self.model_copy(update={"hardware": hardware, "implement": implement})
+
     @model_validator(mode="after")
     def _names_no_code(self) -> DesignSettings:
         """The folder may be a stranger's."""
@@ -79,7 +91,7 @@ class Design:
     Attributes:
         folder: where results go.
         graph: the integer graph.
-        settings: what it is built for.
+        settings: what it is built for; names of files are absolute, or from where the user stands.
         levels: of each input of the graph, frames of real data; None: there are none.
         host: how a host makes them, and what labels are called; None: unknown.
     """
@@ -89,6 +101,11 @@ class Design:
     settings: DesignSettings
     levels: Mapping[str, IntArray] | None = field(default=None, repr=False)
     host: HostInput | None = None
+
+    @property
+    def kept_settings(self) -> DesignSettings:
+        """The settings as the folder keeps them: files inside of it are named from there."""
+        return self.settings.with_files(lambda path: from_folder(path, self.folder))
 
     def frames(self) -> dict[str, IntArray]:
         """Input levels that the design is proven on: the real ones, as many as ``simulate.images``
@@ -144,7 +161,7 @@ class Design:
 
     def save_settings(self) -> None:
         """Write the settings, which later calls start from."""
-        atomic_write(self.folder / SETTINGS, self.settings.model_dump_json(indent=1) + "\n")
+        atomic_write(self.folder / SETTINGS, self.kept_settings.model_dump_json(indent=1) + "\n")
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -235,7 +252,7 @@ def open_design(folder: Path, assignments: Sequence[str] = ()) -> Design:
     graph = load_graph(folder / GRAPH, {"integer": INTEGER})
     place = folder / SETTINGS
     given = (
-        parse_settings(read_text(place, most=MOST_TEXT), str(place))
+        parse_settings(read_text(place, most=MOST_TEXT), str(place), folder)
         if place.is_file()
         else DesignSettings()
     )
@@ -287,15 +304,20 @@ def changed(settings: DesignSettings, assignments: Sequence[str]) -> DesignSetti
 _GOALS = {"target_fps", "fill", "budget", "folding_config_file"}
 
 
-def parse_settings(values: str | Mapping[str, Any], where: str) -> DesignSettings:
+def parse_settings(
+    values: str | Mapping[str, Any], where: str, folder: Path = Path()
+) -> DesignSettings:
     """Settings from JSON or from plain values.
+
+    Args:
+        folder: where relative names of files in them start; default where the user stands.
 
     Raises:
         RecipeError: they break the schema.
     """
     try:
         found = parse_json(values) if isinstance(values, str) else values
-        return DesignSettings.model_validate(found)
+        return DesignSettings.model_validate(found).with_files(lambda p: absolute(folder / p))
     except ValidationError as error:
         given = found if isinstance(found, Mapping) else {}
         raise explain_mistakes(error, Document(dict(given), where, {}), DesignSettings) from error

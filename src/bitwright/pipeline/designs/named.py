@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that the settings of a design folder name: a target, a board, an engine, a folding.
 
+In the folder a relative name starts at the folder itself, wherever its user stands, and what lies
+inside of it is written so: it can move. A name that its user types starts where he stands.
+
 The settings of a folder that came from elsewhere may name anything that its user can read, of which
 messages would tell. So a file outside of the folder is read only where this user has named it
 himself, here or in another folder (noted in his cache, as `base.noted`).
@@ -9,11 +12,11 @@ himself, here or in another folder (noted in his cache, as `base.noted`).
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bitwright.base.errors import RunError
-from bitwright.base.noted import is_noted, note
+from bitwright.base.noted import forgets, is_noted, note
 from bitwright.base.store import content_key
 from bitwright.pipeline.recipe_hardware import HardwareSection
 from bitwright.pipeline.recipe_schema import ImplementSection
@@ -23,19 +26,60 @@ _KIND = "named"
 
 def named_files(hardware: HardwareSection, implement: ImplementSection) -> dict[str, Path]:
     """Each file that the settings name, by the setting that does."""
-    folding, engine = hardware.folding_config_file, hardware.engine
+    folding = hardware.folding_config_file
     found = {
         "hardware.folding_config_file": None if folding is None else str(folding),
-        "hardware.engine": engine if Path(engine).suffix == ".json" else None,
-        "hardware.target": _described(hardware.target),
-        "implement.board": _described(implement.board or ""),
+        "hardware.engine": hardware.engine if _is_engine_file(hardware.engine) else None,
+        "hardware.target": hardware.target if _is_described_file(hardware.target) else None,
+        "implement.board": implement.board if _is_described_file(implement.board or "") else None,
     }
     return {setting: Path(name) for setting, name in found.items() if name is not None}
 
 
-def _described(name: str) -> str | None:
-    """A name as `base.described` takes it, if it is one of a file."""
-    return name if name.endswith(".toml") or "/" in name else None
+def rename_files(
+    hardware: HardwareSection, implement: ImplementSection, change: Callable[[Path], Path]
+) -> tuple[HardwareSection, ImplementSection]:
+    """The settings with the name of each file changed; what is no file's name stays."""
+    found = {setting: change(path) for setting, path in named_files(hardware, implement).items()}
+    values = {setting: str(path) for setting, path in found.items()}
+    for setting in {"hardware.target", "implement.board"} & values.keys():
+        if not _is_described_file(values[setting]):  # of no ending, in the folder itself
+            values[setting] = f"./{values[setting]}"
+    folding = found.get("hardware.folding_config_file")
+    fields = {
+        "folding_config_file": folding,
+        "engine": values.get("hardware.engine", hardware.engine),
+        "target": values.get("hardware.target", hardware.target),
+    }
+    board = values.get("implement.board", implement.board)
+    return hardware.model_copy(update=fields), implement.model_copy(update={"board": board})
+
+
+def absolute(path: Path) -> Path:
+    """A path from where the user stands as an absolute one, without ``..`` where they say nothing
+    (behind a link they do).
+    """
+    found, plain = path.absolute(), os.path.abspath(path)
+    return Path(plain) if os.path.realpath(plain) == os.path.realpath(found) else found
+
+
+def from_folder(path: Path, folder: Path) -> Path:
+    """How a folder's own settings name a file: from the folder if it lies inside, else absolute."""
+    wanted = absolute(path)
+    real = Path(os.path.realpath(wanted)), Path(os.path.realpath(folder))
+    for place, home in ((wanted, absolute(folder)), real):
+        if place.is_relative_to(home) and ".." not in place.relative_to(home).parts:
+            return place.relative_to(home)
+    return wanted
+
+
+def _is_engine_file(name: str) -> bool:
+    return Path(name).suffix == ".json"
+
+
+def _is_described_file(name: str) -> bool:
+    """Whether `base.described` takes a name as one of a file."""
+    return name.endswith(".toml") or "/" in name
 
 
 def remember_named(files: dict[str, Path], assignments: Sequence[str] | None = None) -> None:
@@ -54,17 +98,28 @@ def check_named(folder: Path, files: dict[str, Path]) -> None:
     """Make sure that a folder's settings name nothing that its user has not.
 
     Raises:
-        RunError: a file lies outside of the folder, and this user has never named it.
+        RunError: a file lies outside of the folder, and this user has never named it; or is not
+            there.
     """
     home = os.path.realpath(folder)
     for setting, path in files.items():
-        inside = Path(os.path.realpath(path)).is_relative_to(home)
-        if not inside and not is_noted(_KIND, _key(path)):
+        if Path(os.path.realpath(path)).is_relative_to(home) or is_noted(_KIND, _key(path)):
+            continue
+        if not path.is_file():
             raise RunError(
-                f"{setting} names {str(path)!r}, a file outside of this folder",
+                f"{setting} names {str(path)!r}: there is no such file",
                 where=str(folder),
-                hint=f"if you mean it, say so once: --set {setting}=FILE",
+                hint=f"name one: bitwright map {folder} --set {setting}=FILE",
             )
+        reason = forgets(_KIND)
+        raise RunError(
+            f"{setting} names {str(path)!r}, a file outside of this folder",
+            where=str(folder),
+            hint=f"if you mean it, say so once: bitwright map {folder} --set {setting}=FILE"
+            if not reason
+            else f"if you mean it, say so for this command: --set {setting}=FILE; {reason}, and so "
+            "it is not remembered (BITWRIGHT_CACHE names another folder)",
+        )
 
 
 def _sets(assignment: str, setting: str) -> bool:

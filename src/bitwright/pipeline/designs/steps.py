@@ -96,7 +96,7 @@ def _needs_dataflow(design: Design, name: str) -> None:
 
 def _facts(design: Design, name: str) -> dict[str, Any]:
     """What a step depends on, besides the graph."""
-    hardware, wanted = design.hardware_facts(), design.settings
+    hardware, wanted = design.hardware_facts(), design.kept_settings
     if name == MAP:
         return hardware
     if name == SIMULATE:
@@ -300,7 +300,7 @@ def report_design(design: Design, progress: Progress = no_progress) -> Path:
         atomic_write(folder / "summary.md", markdown_summary(report))
 
     facts = {"hardware": design.hardware_facts(), "done": done,
-             "settings": design.settings.model_dump(mode="json")}  # fmt: skip
+             "settings": design.kept_settings.model_dump(mode="json")}  # fmt: skip
     return design.step(REPORT, facts, write)
 
 
@@ -354,7 +354,7 @@ def _report(design: Design, mapped: Path) -> Report:
         quality=(),
         proof=() if proof is None else (proof_words(proof),),
         inputs=_noun(design).many,
-        recipe=design.settings.model_dump_json(indent=1),
+        recipe=design.kept_settings.model_dump_json(indent=1),
         graph=print_graph(design.graph),
         **_hardware_of(design, mapped, proof, facts),
     )
