@@ -262,13 +262,32 @@ def test_lfw_folder(tmp_path: Path):
         lfw_protocol(tmp_path)
 
 
-def test_pairs_of_lfw_name_pictures_of_its_folder(tmp_path: Path):
+@pytest.mark.parametrize(
+    "name", ["/faces/Cid", "../Cid", "a/../../Cid", "..", ".", "a\\Cid", "C\0"]
+)
+def test_pairs_of_lfw_name_people_of_its_folder(tmp_path: Path, name: str):
     folder = lfw_folder(tmp_path / "faces")
-    secret = tmp_path / "Eve"
-    (folder / "lfw" / "Cid").rename(secret)
-    (secret / "Cid_0001.jpg").rename(tmp_path / "Eve_0001.jpg")
-    (folder / "pairs.txt").write_text(LFW.replace("Cid", str(secret)), encoding="utf-8")
-    with pytest.raises(DataError, match=r"pictures are missing \(.*Eve 1"):
+    text = LFW.replace("Cid", name)
+    (folder / "pairs.txt").write_text(text, encoding="utf-8")
+    line = next(n for n, row in enumerate(text.splitlines(), 1) if name in row.split("\t"))
+    with pytest.raises(DataError, match="is the name of no folder") as error:
+        lfw_protocol(folder, drop_missing=True)
+    assert f"pairs.txt:{line}" in str(error.value)
+
+
+@pytest.mark.parametrize("which", ["lfw", "lfw/Bob", "lfw/Bob/Bob_0003.jpg"])
+def test_pictures_of_lfw_may_be_links(tmp_path: Path, which: str):
+    folder, elsewhere = lfw_folder(tmp_path / "faces"), tmp_path / "elsewhere"
+    (folder / which).rename(elsewhere)
+    (folder / which).symlink_to(elsewhere)
+    ready = lfw_protocol(folder)
+    assert len(ready.faces.data.images) == 5 and not ready.dropped
+
+
+def test_a_person_with_too_long_a_name_has_no_picture(tmp_path: Path):
+    folder = lfw_folder(tmp_path / "faces")
+    (folder / "pairs.txt").write_text(LFW.replace("Cid", "C" * 5000), encoding="utf-8")
+    with pytest.raises(DataError, match="pictures are missing"):
         lfw_protocol(folder)
 
 

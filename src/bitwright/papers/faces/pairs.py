@@ -85,7 +85,7 @@ def parse_pairs(text: str, where: str = "pairs") -> tuple[tuple[Pair, ...], ...]
     ``NAME N OTHER M``; fields are separated by tabs.
 
     Raises:
-        DataError: a line is malformed or missing.
+        DataError: a line is malformed or missing, or names a person as no folder is called.
     """
     lines = text.splitlines()
     while lines and not lines[-1].strip():
@@ -131,6 +131,9 @@ def _parse_line(line: str, matched: bool, where: str) -> Pair:
     if pair.matched != matched or pair.first == pair.second:
         found = "one picture twice" if pair.first == pair.second else f"two pictures of {name}"
         raise DataError(f"{found} where {'a' if matched else 'no'} match belongs", where=where)
+    for person in {pair.first[0], pair.second[0]}:
+        if person in (".", "..") or set("/\\\0") & set(person):  # it becomes one of a folder
+            raise DataError(f"{person[:60]!r} is the name of no folder", where=where)
     return pair
 
 

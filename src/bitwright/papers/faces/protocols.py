@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from bitwright.base.errors import DataError, RecipeError
-from bitwright.base.files import file_inside, read_bytes, read_text
+from bitwright.base.files import read_bytes, read_text
 from bitwright.data.decoding import Decoding, decode_image
 from bitwright.data.load import ENVIRONMENT
 from bitwright.papers.faces.images import (
@@ -181,7 +181,10 @@ def _lfw_folder(folder: str | Path | None) -> Path:
 
 
 def _lfw_picture(place: Path, key: FaceKey) -> Path | None:
+    """A picture, or what a link in its place leads to: names have no parts that lead elsewhere."""
     for inside in _LFW_IMAGES:
-        with suppress(OSError, ValueError):  # not there; or a name that leads elsewhere
-            return file_inside(place, f"{inside}/{key[0]}/{key[0]}_{key[1]:04d}.jpg")
+        path = place / inside / key[0] / f"{key[0]}_{key[1]:04d}.jpg"
+        with suppress(OSError):  # its name is too long
+            if path.is_file():
+                return path
     return None
