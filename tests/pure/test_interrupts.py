@@ -98,6 +98,32 @@ with ThreadPoolExecutor(2) as pool:
     assert done.returncode == 130 and "interrupted" in told and time.monotonic() - began < 30
 
 
+@pytest.mark.parametrize("worker", ["threading.Thread(target=time.sleep, args=(60,)).start()",
+                                    "ThreadPoolExecutor(1).submit(time.sleep, 60)"])  # fmt: skip
+def test_what_python_waits_for_at_its_end(worker: str) -> None:
+    """The command has ended by then, and its threads have not."""
+    lines = (
+        "import os, signal, sys, threading, time, types",
+        "from concurrent.futures import ThreadPoolExecutor",
+        "from bitwright.cli import entry, interrupts",
+        "interrupts.PATIENCE_S = 2.0",
+        "signal.signal(signal.SIGINT, signal.default_int_handler)",
+        "def app(**options):",
+        f"    {worker}",
+        "    os.kill(os.getpid(), signal.SIGINT)",
+        "    time.sleep(60)",
+        "sys.modules['bitwright.cli.app'] = types.SimpleNamespace(app=app)",
+        "entry.main()",
+    )
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=90,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 130 and "interrupted" in done.stderr
+    assert time.monotonic() - began < 30
+
+
 def test_several_at_once_are_one() -> None:
     """Python hears of three signals in one call once, and nobody waits for it to hear again."""
     body = """

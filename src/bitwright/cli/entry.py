@@ -19,7 +19,7 @@ import typer
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.memory import limit_memory, ran_out
 from bitwright.base.tools.python import start_again
-from bitwright.cli.interrupts import EXIT_INTERRUPTED, Interrupts
+from bitwright.cli.interrupts import EXIT_INTERRUPTED, Interrupts, end_in_time
 from bitwright.cli.output import Output, printable_messages
 
 EXIT_BUG = 70
@@ -40,10 +40,14 @@ _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave the process with its exit code."""
-    if arguments is None:
-        _in_utf8()
-        limit_memory()
-    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+    if arguments is not None:
+        sys.exit(run(list(arguments)))
+    _in_utf8()
+    limit_memory()
+    code = run(sys.argv[1:])
+    if code == EXIT_INTERRUPTED:
+        end_in_time()
+    sys.exit(code)
 
 
 def _in_utf8() -> None:

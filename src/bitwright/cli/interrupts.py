@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from bitwright.base.tools.process import end_running
 
@@ -43,7 +43,10 @@ class Interrupts:
 
     Attributes:
         seen: whether it was pressed.
+        first_at: when it was first pressed in this process, as `time.monotonic`; None: never.
     """
+
+    first_at: ClassVar[float | None] = None
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.seen = False
@@ -72,6 +75,8 @@ class Interrupts:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.seen = True
+        if Interrupts.first_at is None:
+            Interrupts.first_at = time.monotonic()
         raise KeyboardInterrupt
 
     def _watch(self, read: int) -> None:
@@ -84,10 +89,7 @@ class Interrupts:
         end = time.monotonic() + self._patience
         while self._pipe is not None:
             if time.monotonic() > end:
-                sys.stderr.write("interrupted in the middle of a computation\n")
-                sys.stderr.flush()
-                end_running()
-                os._exit(EXIT_INTERRUPTED)
+                _end()
             time.sleep(_LOOK_S)
 
     def __exit__(
@@ -104,6 +106,25 @@ class Interrupts:
             for number, before in self._handlers.items():
                 if signal.getsignal(number) == self._note:
                     signal.signal(number, before)
+
+
+def end_in_time() -> None:
+    """See to it that an interrupted command, which is about to leave, is gone in time: Python
+    waits at its end for every thread that is still at work.
+    """
+    now = time.monotonic()
+    first = now if Interrupts.first_at is None else Interrupts.first_at
+    timer = threading.Timer(max(0.0, first + PATIENCE_S - now), _end)
+    timer.daemon = True
+    timer.start()
+
+
+def _end() -> None:
+    with suppress(OSError, ValueError):  # the terminal was closed
+        sys.stderr.write("interrupted in the middle of a computation\n")
+        sys.stderr.flush()
+    end_running()
+    os._exit(EXIT_INTERRUPTED)
 
 
 def _leave_alone() -> None:
