@@ -200,3 +200,17 @@ def test_all_outputs_are_compared() -> None:
     images = np.random.default_rng(1).uniform(0, 255, (20, 16))
     result = compare(load(body), images, original_outputs(body, images))
     assert result.labels == 20 and result.scores > 0
+    second = onnx.ModelProto.FromString(body).graph.output[1].name
+    first = f"image 0, QONNX gives 0, the graph [1-3] in output '{second}'"
+    assert result.output == second and (result.expected != result.found).all()
+    with pytest.raises(MismatchError, match=first):
+        result.require()
+
+
+def test_an_output_that_stands_twice_is_compared_twice() -> None:
+    model = onnx.ModelProto.FromString(_scaled(1.0, twice=True, softmax=False))
+    model.graph.output.insert(1, model.graph.output[0])
+    images = np.random.default_rng(1).uniform(0, 255, (20, 16))
+    expected = original_outputs(model.SerializeToString(), images)
+    assert len(expected) == 3 and np.array_equal(*expected[:2])
+    assert compare(load(model.SerializeToString()), images, expected).labels == 0

@@ -55,7 +55,9 @@ class Comparison:
             the two that are the largest. float32 decides between them.
         scores: how many score values differ by more than the tolerance.
         largest: largest difference of a score, as a share of the largest score of its output.
-        expected, found: the labels of the first output, (N,).
+        output: name in the file of the output that differs on the first image that does; of the
+            first output, if none does.
+        expected, found: its labels, (N,).
         wrong: which images differ, ties apart.
     """
 
@@ -64,6 +66,7 @@ class Comparison:
     ties: int
     scores: int
     largest: float
+    output: str
     expected: Array
     found: Array
     wrong: Array
@@ -78,7 +81,7 @@ class Comparison:
             at = int(np.flatnonzero(self.wrong)[0])
             raise MismatchError(
                 f"{self.labels} of {self.images} labels differ; first: image {at}, QONNX gives "
-                f"{self.expected[at]}, the graph {self.found[at]} in the first output"
+                f"{self.expected[at]}, the graph {self.found[at]} in output {self.output!r:.80}"
                 + (" (a score is infinite or no number)" if isinf(self.largest) else ""),
                 where="imported ONNX file",
             )
@@ -222,14 +225,17 @@ def compare(
     ]
     wrong = np.any([one.wrong for one in found], axis=0)
     ties = np.any([one.ties for one in found], axis=0) & ~wrong
+    at = int(wrong.argmax())
+    told = next((number for number, one in enumerate(found) if one.wrong[at]), 0)
     return Comparison(
         images=count,
         labels=int(wrong.sum()),
         ties=int(ties.sum()),
         scores=sum(one.scores for one in found),
         largest=max(one.largest for one in found),
-        expected=found[0].expected,
-        found=found[0].found,
+        output=imported.outputs[told].name,
+        expected=found[told].expected,
+        found=found[told].found,
         wrong=wrong,
     )
 

@@ -47,6 +47,10 @@ class Runner:
         """All outputs; with the batch size of the file, or that of the part."""
         model = self._onnx.ModelProto.FromString(self._body)
         (entry,) = model.graph.input
+        names = [output.name for output in model.graph.output]
+        for place in reversed(range(len(names))):
+            if names[place] in names[:place]:  # QONNX knows no output that stands there twice
+                del model.graph.output[place]
         if not as_written:
             for info in (entry, *model.graph.output):
                 if info.type.tensor_type.shape.dim:  # a file need not say the shape of its output
@@ -58,7 +62,7 @@ class Runner:
             wrapped = self._wrap(model).transform(self._infer())
             kind = self._type(entry.type.tensor_type.elem_type)
             values = self._execute(wrapped, {entry.name: part.astype(kind)})
-        return [np.asarray(values[output.name]) for output in model.graph.output]
+        return [np.asarray(values[name]) for name in names]
 
 
 def chunks(images: Any, batch: int) -> Iterator[Any]:
