@@ -81,7 +81,17 @@ def test_users_own_target_from_a_file(tmp_path: Path) -> None:
         ('family = "ecp5"', 'family = "gowin"', ["family", "gowin", "xc7"]),
         ("dsp = 28", "", ["resources.dsp", "required"]),
         ('speed = "6"', 'speed = "6"\ncolour = "red"', ["colour", "not permitted"]),
-        ('speed = "6"', 'speed = "6"\nboard = "../secret.toml"', ["board", "pattern"]),
+        (
+            'speed = "6"',
+            'speed = "6"\nboard = "../secret.toml"',
+            ["board: ", "implement.board=FILE"],
+        ),
+        (
+            'speed = "6"',
+            'speed = "6"\nboard = "my-board.toml"',
+            ["board: ", "implement.board=FILE"],
+        ),
+        ('speed = "6"', 'speed = "6"\nboard = "-x"', ["board: ", "bitwright list boards"]),
         ("[power]", "[power", ["cannot be read", "line 16"]),
     ],
 )

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from bitwright.base.described import Strict, read_described
 from bitwright.base.errors import TargetError
@@ -101,6 +101,16 @@ class ClockSpeeds(Strict):
         return self
 
 
+def _name_of_board(name: str) -> str:
+    """A target's file may be a stranger's: it names no other file."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+        raise ValueError(
+            "is no name of `bitwright list boards`; a board of your own is named by "
+            "implement.board=FILE"
+        )
+    return name
+
+
 class Target(Strict):
     """One device and what can be done with it."""
 
@@ -115,7 +125,7 @@ class Target(Strict):
     resources: Capacity
     power: Power
     clock: ClockSpeeds | None = Field(default=None, description="None: any clock is taken")
-    board: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")] | None = Field(
+    board: Annotated[str, AfterValidator(_name_of_board)] | None = Field(
         default=None, description="board of `bitwright list boards` that bitstreams are for"
     )
     processor: Processor | None = None
