@@ -284,6 +284,21 @@ def test_too_small_budget_says_what_is_short() -> None:
         search_folding(digits_like(), goal, family="ecp5")
 
 
+def test_what_is_needed_at_least_is_what_the_search_can_do_with() -> None:
+    """FIFOs make another design the smallest than that of the least blocks (1677 LUTs)."""
+
+    def search(luts: float) -> Folding:
+        limit = Resources(luts, 2600, 0, 4)
+        return search_folding(digits_like(), FillGoal(limit), family="ecp5")
+
+    with pytest.raises(TargetError, match=r"LUTs: about (\d+) needed at least") as caught:
+        search(1300)
+    needed = int(caught.value.message.split("about ")[1].split(" ")[0])
+    assert needed <= 1500
+    for luts in (needed + 1, 1500):
+        assert graph_resources(map_graph(digits_like(), search(luts)), "ecp5").lut <= luts
+
+
 def test_options_are_legal_and_none_is_worse_than_another() -> None:
     for block in blocks_of(template(digits_like())).values():
         options = options_of(block, "ecp5")

@@ -25,6 +25,7 @@ from bitwright.ir import Graph
 
 _ROUNDS = 6
 _MARGIN = 0.05  # more of what mapping adds, each round
+_SMALLER, _LESS = 12, 0.995  # how often a smaller design is looked for, and by what share
 #: Blocks of a network: no device has room for as many.
 _MOST_BLOCKS = 5000
 #: Blocks, FIFOs and converters of all foldings that are mapped in a search: counted, not timed, so
@@ -74,9 +75,21 @@ def search_folding(
         for measure in _measures(limit)
     ]
     folding, _, used = min(found, key=lambda mapped: _excess(mapped[2], limit))
-    if used.fits(limit):
-        return folding
+    cycles = problem.intervals()[-1] if most_cycles is None else most_cycles
+    for _ in range(_SMALLER):  # the model knows no FIFOs: what it finds smallest may not be
+        if used.fits(limit):
+            return folding
+        smaller = _Fitting(graph, problem, options, _less(used, limit)).within(cycles)
+        if smaller is None:
+            break
+        folding, _, used = _mapped(graph, smaller, options, limit)
     raise too_small(problem.hardware.name, limit, used)
+
+
+def _less(used: Resources, limit: Resources) -> Resources:
+    """A limit for a design that is nearer to a limit than one that takes so much."""
+    have, need = limit.to_json(), used.to_json()
+    return Resources(**{kind: max(have[kind], _LESS * need[kind]) for kind in have})
 
 
 @dataclass
