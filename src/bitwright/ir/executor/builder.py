@@ -7,13 +7,15 @@ Tensors share one arena per worker; a buffer is reused once its last reader is d
 from __future__ import annotations
 
 import ctypes
-import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
+from bitwright.ir.executor.alignment import ALIGN, aligned
+from bitwright.ir.executor.alignment import (
+    empty_aligned as empty_aligned,  # noqa: PLC0414 - benchmarks/xnor.py takes it from here
+)
 from bitwright.ir.executor.compiler import Library
 from bitwright.ir.executor.layout import COp, CPlan, CTensor, Kind, Op, storage
 from bitwright.ir.graph import Graph
@@ -22,7 +24,6 @@ from bitwright.ir.types import TensorType
 
 Array = NDArray[np.generic]
 
-_ALIGN = 64
 _TILE_BYTES = 256 * 1024  # what one worker keeps at hand: half of a usual second-level cache
 _TILE_MAX = 32
 
@@ -86,8 +87,8 @@ class Builder:
 
     def buffer(self, size: int) -> int:
         """A new buffer, in use from the next step on."""
-        aligned = -(-size // _ALIGN) * _ALIGN
-        self.buffers.append(_Buffer(aligned, len(self.steps), len(self.steps)))
+        whole = -(-size // ALIGN) * ALIGN
+        self.buffers.append(_Buffer(whole, len(self.steps), len(self.steps)))
         return len(self.buffers) - 1
 
     def view(self, tensor: TensorType) -> View:
@@ -100,7 +101,7 @@ class Builder:
 
     def address(self, array: Array) -> int:
         """Address of an array, or of an aligned copy, that lives as long as the plan."""
-        right = array.flags.c_contiguous and not array.ctypes.data % _ALIGN
+        right = array.flags.c_contiguous and not array.ctypes.data % ALIGN
         kept = array if right else aligned(array)
         self.keep.append(kept)
         return int(kept.ctypes.data)
@@ -120,23 +121,6 @@ def _image_shape(tensor: TensorType) -> tuple[int, int, int]:
         return 1, 1, tensor.shape[0]
     height, width, channels = tensor.shape
     return height, width, channels
-
-
-def empty_aligned(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """As ``np.empty``, of an array that starts at a multiple of 64 bytes: where vectors lie across
-    two lines of the cache, kernels that load or store one each cycle take up to half as long again.
-    """
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    room = np.empty(size + _ALIGN, dtype=np.uint8)
-    skip = -room.ctypes.data % _ALIGN
-    return room[skip : skip + size].view(dtype).reshape(shape)
-
-
-def aligned(table: Array) -> Array:
-    """A copy that starts at a multiple of 64 bytes."""
-    found = empty_aligned(table.shape, table.dtype)
-    found[...] = table
-    return found
 
 
 def _allocate(buffers: list[_Buffer]) -> int:
@@ -175,7 +159,7 @@ def finish(builder: Builder) -> NativePlan:
         if step.other is not None:
             step.op.other = _tensor(builder, step.other, tile)
         ops[index] = step.op
-    arena = total * tile + _ALIGN
+    arena = total * tile + ALIGN
     plan = CPlan(
         ops=ops,
         arena=arena,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.base.native import INT, INT64, POINTER, Program
-from bitwright.ir.executor.builder import aligned, empty_aligned
+from bitwright.ir.executor.alignment import aligned, empty_aligned
 
 _log = logging.getLogger(__name__)
 
