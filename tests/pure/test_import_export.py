@@ -14,6 +14,7 @@ import pytest
 from tests.onnx_models import File
 
 import bitwright
+from bitwright.base.files import exclusive
 from bitwright.cli import entry as cli
 from bitwright.interop.onnx.reader import load
 from bitwright.ir import INTEGER, load_graph
@@ -163,6 +164,21 @@ def test_what_is_there_is_replaced_by_force_alone(
         assert said in told and "--force" in told
         assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
         assert cli.run([*argv, "--force"]) == 0
+
+
+@pytest.mark.parametrize("target", [[], ["--target", "ecp5-25k"]])
+def test_what_another_command_works_in_is_not_replaced(
+    tmp_path: Path, onnx_file: Path, target: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    argv = ["import", str(onnx_file), "--out", str(out), *target]
+    assert cli.run(argv) == 0
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    with exclusive(out / ".lock", remove=True):
+        assert cli.run([*argv, "--force"]) == 8
+    assert "is in use by process" in capsys.readouterr().err
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+    assert cli.run([*argv, "--force"]) == 0
 
 
 def test_a_bad_file_leaves_nothing(tmp_path: Path, onnx_file: Path) -> None:

@@ -32,7 +32,14 @@ from bitwright.ir import Graph, TensorType, random_feeds, save_graph
 from bitwright.ir.footprint import frames_within
 from bitwright.models.catalog import MODEL_FILES, WEIGHT_FILES, ModelSpec
 from bitwright.pipeline.designs import steps
-from bitwright.pipeline.designs.folder import GRAPH, INPUT, SETTINGS, Design, parse_settings
+from bitwright.pipeline.designs.folder import (
+    GRAPH,
+    INPUT,
+    SETTINGS,
+    Design,
+    alone_in,
+    parse_settings,
+)
 from bitwright.pipeline.steps.levels import LEVELS
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import MapResult
@@ -96,7 +103,8 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
     Raises:
         DataError, ModelError: the file cannot be imported; nothing is written.
         MismatchError: the file gives other labels than the graph; nothing is written.
-        RunError: the folder holds something else, or an earlier import without ``force``.
+        RunError: the folder holds something else, or an earlier import without ``force``, or
+            another process works in it.
         ToolError: comparing needs QONNX, which is not installed.
         TargetError: it does not fit the target; the graph is kept.
     """
@@ -122,14 +130,15 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
         progress("running the file itself", 0, compare)
         report["compared"] = _compare_with_file(path, imported, compare)
     out.mkdir(parents=True, exist_ok=True)
-    save_graph(graph, out / GRAPH)
-    _drop_earlier(out, path, {GRAPH})
-    _write_report(out, report)
-    if hardware is not None:
-        design = Design(out, graph, settings)
-        design.save()
-        report["hardware"] = _hardware(design, simulate > 0, progress)
+    with alone_in(out):
+        save_graph(graph, out / GRAPH)
+        _drop_earlier(out, path, {GRAPH})
         _write_report(out, report)
+        if hardware is not None:
+            design = Design(out, graph, settings)
+            design.save()
+            report["hardware"] = _hardware(design, simulate > 0, progress)
+            _write_report(out, report)
     return report
 
 
@@ -162,7 +171,8 @@ def import_model(  # noqa: PLR0913 - each is one thing that a file may leave ope
 
     Raises:
         DataError, ModelError: the file is damaged or cannot be understood; nothing is written.
-        RunError: the folder holds something else, or an earlier import without ``force``.
+        RunError: the folder holds something else, or an earlier import without ``force``, or
+            another process works in it.
     """
     _check_place(out, force)
     _check_files_open(path, weights, model, input_shape)
@@ -170,11 +180,8 @@ def import_model(  # noqa: PLR0913 - each is one thing that a file may leave ope
         LoadedModel,
         load_model,
         model_from_spec,
-        save_model,
-        save_network,
     )
     from bitwright.interop.network import InputConvention
-    from bitwright.interop.packed_model import converted
 
     if model is None or input_shape is None:
         loaded = load_model(
@@ -186,6 +193,15 @@ def import_model(  # noqa: PLR0913 - each is one thing that a file may leave ope
         module = model_from_spec(spec, classes, input_shape)
         loaded = LoadedModel(module.eval(), input_shape, InputConvention())
     out.mkdir(parents=True, exist_ok=True)
+    with alone_in(out):
+        return _write_model(path, out, loaded)
+
+
+def _write_model(path: Path, out: Path, loaded: LoadedModel) -> dict[str, Any]:
+    """The model, its integer graph if it has one, and the report, which is given."""
+    from bitwright.interop.model_files import save_model, save_network
+    from bitwright.interop.packed_model import converted
+
     if loaded.network is None:
         save_model(
             loaded.model, "safetensors", out / MODEL, loaded.input_shape,
@@ -214,16 +230,14 @@ def import_packed(path: Path, out: Path, *, force: bool = False) -> dict[str, An
 
     Raises:
         DataError, ModelError: the file is damaged, or its model has no integers.
-        RunError: the folder holds something else, or an earlier import without ``force``.
+        RunError: the folder holds something else, or an earlier import without ``force``, or
+            another process works in it.
     """
     from bitwright.interop.packed_model import load_packed_model
 
     _check_place(out, force)
     quantized = load_packed_model(path)
     graph = bounded(lambda: integer_graph(quantized), path, made=True)
-    out.mkdir(parents=True, exist_ok=True)
-    save_graph(graph, out / GRAPH)
-    _drop_earlier(out, path, {GRAPH})
     report = {
         "file": path.name,
         "kind": "quantized model",
@@ -234,7 +248,11 @@ def import_packed(path: Path, out: Path, *, force: bool = False) -> dict[str, An
         "layers": _graph_layers(graph),
         "notes": [],
     }
-    _write_report(out, report)
+    out.mkdir(parents=True, exist_ok=True)
+    with alone_in(out):
+        save_graph(graph, out / GRAPH)
+        _drop_earlier(out, path, {GRAPH})
+        _write_report(out, report)
     return report
 
 

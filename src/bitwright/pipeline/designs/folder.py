@@ -171,16 +171,8 @@ class Design:
             RunError: another one is at work in it.
             OSError: it cannot be written.
         """
-        place = self.folder.resolve()
-        if place in _HELD:
+        with alone_in(self.folder):
             yield
-            return
-        with exclusive(self.folder / _LOCK, remove=True):
-            _HELD.add(place)
-            try:
-                yield
-            finally:
-                _HELD.discard(place)
 
     def step(self, name: str, facts: Mapping[str, Any], make: Callable[[Path], None]) -> Path:
         """The folder of a step, made if it was not made here for these facts and this graph.
@@ -217,6 +209,21 @@ class Design:
     def _key(self, name: str, facts: Mapping[str, Any]) -> str:
         text = json.dumps([__version__, self.graph.digest, facts], sort_keys=True, default=str)
         return hashlib.sha256(f"{name} {text}".encode()).hexdigest()
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """As `Design.alone`, of a folder that is there, whether it is a design by now or not."""
+    place = folder.resolve()
+    if place in _HELD:
+        yield
+        return
+    with exclusive(folder / _LOCK, remove=True):
+        _HELD.add(place)
+        try:
+            yield
+        finally:
+            _HELD.discard(place)
 
 
 def _clear(place: Path) -> None:
