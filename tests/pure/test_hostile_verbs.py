@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from tests.memory_peak import peak
 
-from bitwright.base.errors import DataError, ModelError, RunError
+from bitwright.base.errors import DataError, GraphError, ModelError, RunError
 from bitwright.base.figures import Resources
 from bitwright.base.files import read_bytes, sha256_file
 from bitwright.base.progress import no_progress
@@ -34,6 +34,7 @@ from bitwright.engine.compiler import compile_graph, front, network, plan
 from bitwright.engine.config import ENGINES
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, save_graph
+from bitwright.papers.bnn_soc import stream
 from bitwright.papers.bnn_soc.course import Look
 from bitwright.papers.bnn_soc.model import Model
 from bitwright.papers.bnn_soc.run_folder import COURSE, load_run, save_run
@@ -155,6 +156,29 @@ def test_a_network_of_one_class_is_sure_of_nothing(tmp_path: Path) -> None:
         list(watch(_model(1), [("a.png", picture)], tmp_path))
 
 
+def test_a_long_queue_is_not_read_and_written_for_each_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3000 frames took the square of their number; labels of a person stay all the same."""
+    written: list[int] = []
+    write = stream._write
+    monkeypatch.setattr(stream, "_write", lambda *given: (written.append(1), write(*given)))
+    random = np.random.default_rng(0)
+    frames = [(f"{n:02}.png", random.integers(0, 256, (28, 28), np.uint8)) for n in range(40)]
+    found = watch(_model(), [*frames, *frames[:20]], tmp_path, margin=10.0)
+    seen = [next(found) for _ in range(30)]
+    table = tmp_path / LABELS
+    rows = table.read_text().splitlines()
+    assert len(rows) == 31 and rows[0] == "file,label,guess" and len(written) == 1
+    assert [row.split(",")[2] for row in rows[1:]] == [str(one.label) for one in seen]
+    rows[3] = rows[3].replace(",,", ",7,")
+    table.write_text("\n".join(rows))  # no end of the last line, as some editors leave it
+    assert len(list(found)) == 30
+    rows = table.read_text().splitlines()
+    assert len(rows) == 41 and rows[3].split(",")[1] == "7" and len(written) == 2
+    assert len(list(tmp_path.glob("*.png"))) == 40
+
+
 def test_labels_have_some_digits(tmp_path: Path) -> None:
     (tmp_path / LABELS).write_text(f"file,label,guess\na.png,{'1' * 5000},0\n")
     with pytest.raises(DataError, match="is no class"):
@@ -235,6 +259,21 @@ def test_parts_of_a_network_for_the_dpu_are_listed_once() -> None:
     parts = replace(compiled, nodes=Counted(compiled.nodes)).to_json()["parts"]
     assert len(parts) == 200 and all(len(part["nodes"]) == 1 for part in parts)
     assert Counted.times < 5
+
+
+def test_no_more_parts_for_the_dpu_are_written_than_a_folder_is_for(tmp_path: Path) -> None:
+    """A graph of 82 kB was 10 000 files, each flushed to the disk."""
+    builder, edge = _start((1, 1, 1))
+    for _ in range(4):
+        edge = _threshold(builder, edge)
+        edge = builder.add("max_pool", (edge,), attrs={"kernel": (1, 1), "stride": (1, 1)})
+    compiled = compile_for_dpu(builder.finish(edge), load_architecture("zcu102"))
+    many = replace(compiled, parts=compiled.parts * 200)
+    with pytest.raises(GraphError, match="1600 parts would be as many files"):
+        many.save(tmp_path / "many")
+    assert not (tmp_path / "many").exists()
+    compiled.save(tmp_path / "some")
+    assert len(list((tmp_path / "some").iterdir())) == 9
 
 
 def _conv(builder: GraphBuilder, edge: str, channels: int) -> str:

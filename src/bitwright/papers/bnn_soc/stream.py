@@ -84,7 +84,7 @@ def watch(
     """
     from PIL import Image
 
-    product = model.cpu()
+    product, table = model.cpu(), _Table(queue)
     for name, image in source:
         labels, leads = surest_class(model.settings, model.sums(image[None], product))
         label, lead = int(labels[0]), float(leads[0])
@@ -95,10 +95,40 @@ def watch(
             digest = hashlib.sha256(image.tobytes()).hexdigest()[:12]
             stored = f"{plain_word(Path(name).stem)}-{digest}.png"
             atomic_write(queue / stored, content.getvalue())
-            rows = {row[0]: row for row in _rows(queue)}
-            written = rows[stored][1] if stored in rows else ""  # by a person: it stays
-            _write(queue, list({**rows, stored: (stored, written, str(label))}.values()))
+            table.note(stored, str(label))
         yield Seen(name, label, lead, lead >= margin)
+
+
+class _Table:
+    """The labels of a queue while it fills: read again only where a person has written, and a new
+    row is put behind the others, so that a frame costs as much in a long queue as in a short one.
+    """
+
+    def __init__(self, queue: Path) -> None:
+        self._queue, self._place = queue, queue / LABELS
+        self._rows: dict[str, tuple[str, str, str]] = {}
+        self._seen: tuple[int, ...] | None = None  # the file as we have left it
+
+    def note(self, name: str, guess: str) -> None:
+        """Keep a frame's row; the label that a person has given stays."""
+        known = self._seen is not None and self._state() == self._seen
+        if not known:
+            self._rows = {row[0]: row for row in _rows(self._queue)}
+        before = self._rows.get(name)
+        row = self._rows[name] = name, before[1] if before else "", guess
+        if not known or before not in (None, row):
+            _write(self._queue, list(self._rows.values()))
+        elif before is None:
+            with self._place.open("a", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerow(row)
+        self._seen = self._state()
+
+    def _state(self) -> tuple[int, ...] | None:
+        try:
+            found = self._place.lstat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _rows(queue: Path) -> list[tuple[str, str, str]]:

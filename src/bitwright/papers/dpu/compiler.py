@@ -20,6 +20,9 @@ from bitwright.papers.dpu.architecture import Architecture
 from bitwright.papers.dpu.nodes import FREE, FusedNode, Kind, fuse
 from bitwright.papers.dpu.reasons import reasons
 
+#: Parts that are written, each to a file: large networks have some tens.
+MOST_PARTS = 1000
+
 ENGINE, CPU = "dpu", "cpu"
 
 
@@ -125,7 +128,17 @@ class Compiled:
         return [*parts, "compiled.json"]
 
     def save(self, folder: Path) -> None:
-        """Write ``compiled.json``, and each part as an integer graph, ``part-N-PLACE.bwg``."""
+        """Write ``compiled.json``, and each part as an integer graph, ``part-N-PLACE.bwg``.
+
+        Raises:
+            GraphError: it has more than `MOST_PARTS`; nothing is written.
+        """
+        if len(self.parts) > MOST_PARTS:
+            raise GraphError(
+                f"{len(self.parts)} parts would be as many files, at most {MOST_PARTS} are written",
+                where=self.graph.name,
+                hint="compile it without --out",
+            )
         graphs = self.files()
         for name, part in zip(graphs, self.parts, strict=False):
             save_graph(part.graph, folder / name)
