@@ -43,7 +43,7 @@ def _two_outputs(folder: Path, side: int) -> Design:
 def test_the_largest_output_is_sent_first_and_waits_for_none(tmp_path: Path) -> None:
     design = _two_outputs(tmp_path, 24)
     outputs = describe(design, 25.0, choose_line(25.0, 115_200)).outputs
-    assert [o.frame_bytes for o in outputs] == sorted((o.frame_bytes for o in outputs))[::-1]
+    assert [o.frame_bytes for o in outputs] == sorted(o.frame_bytes for o in outputs)[::-1]
     assert {o.name for o in outputs} == {port.tensor for port in design.outputs}
     behind = outputs[1].port
     kept = kept_frames(design, "ecp5")
