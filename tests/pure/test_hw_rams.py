@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitwright.hw.memory import block_shapes, bram_count
+from bitwright.hw.memory import FAMILIES, block_shapes, bram_count, ram_resources
 from bitwright.hw.rams import ram_lines, rows_resources
 
 SHAPES = block_shapes("ecp5")
@@ -55,7 +55,26 @@ def test_deep_lut_ram_has_rows(words: int, lines: int) -> None:
 
 @pytest.mark.parametrize("style", ["distributed", "block"])
 def test_a_shallow_memory_costs_nothing_more(style: str) -> None:
-    assert rows_resources("ecp5", 100, 8, style) == rows_resources("xcup", 128, 4, "auto")
-    deep = rows_resources("ecp5", 20_000, 4, style)
-    assert deep.ff > 0 and deep.bram == 0
-    assert (deep.lut > 0) is (style == "block")
+    whole = [ram_resources(family, 100, 8, style) for family in FAMILIES]
+    assert [rows_resources(family, 100, 8, style) for family in FAMILIES] == whole
+    deep, kept = (cost("ecp5", 20_000, 4, style) for cost in (rows_resources, ram_resources))
+    assert deep.ff > kept.ff and deep.bram == kept.bram
+    assert (deep.lut > kept.lut) is (style == "block")
+
+
+@given(st.sampled_from(FAMILIES), st.integers(1, 40_000), st.integers(1, 200))
+def test_block_ram_of_rows_is_that_of_each_row(family: str, words: int, bits: int) -> None:
+    lines = ram_lines(words, bits, "block") or words
+    parts = [min(lines, words - start) for start in range(0, words, lines)]
+    need = rows_resources(family, words, bits, "block").bram
+    assert need == sum(bram_count(family, part, bits) for part in parts)
+    assert family != "ecp5" or need <= bram_count(family, words, bits)
+
+
+def test_rows_may_take_fewer_or_more() -> None:
+    for family, words, bits, rows, whole in (
+        ("ecp5", 3_351, 256, 53, 56),
+        ("cyclonev", 15_549, 32, 61, 56),
+    ):
+        assert rows_resources(family, words, bits, "block").bram == rows
+        assert bram_count(family, words, bits) == whole

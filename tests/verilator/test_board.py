@@ -324,8 +324,11 @@ def test_frames_larger_than_the_store_and_answers_of_many_packets(
     assert np.array_equal(np.array(found), expected)
 
 
-def test_outputs_that_branch_from_each_other_are_all_sent(tmp_path: Path) -> None:
-    """The line sends the first output's frame whole, while the second's branches off before it."""
+@pytest.mark.parametrize(("channels", "first"), [((2, 3), 0), ((1, 6), 1)])
+def test_outputs_that_branch_from_each_other_are_all_sent(
+    tmp_path: Path, channels: tuple[int, int], first: int
+) -> None:
+    """The line sends the larger output's frame whole, while the other comes before it or after."""
     rng, kind = np.random.default_rng(2), parse_format("uint4")
     b = GraphBuilder("two", INTEGER)
     x = b.input("x", TensorType((12, 12, 1), kind, (1.0,), 0, 15))
@@ -334,10 +337,12 @@ def test_outputs_that_branch_from_each_other_are_all_sent(tmp_path: Path) -> Non
         weight = rng.integers(-7, 8, (channels, 3, 3, b.types[edge].channels))
         return b.add("conv", (edge,), attrs={"weight_format": "int4"}, params={"weight": weight})
 
-    early = conv(x, 2)
-    graph = b.finish(conv(early, 3), early)
+    early = conv(x, channels[0])
+    late = conv(early, channels[1])
+    graph = b.finish(late, early)
     emit(map_graph(graph, Folding({})), tmp_path)
     two = SimulatedBoard.build(tmp_path, clock_mhz=MHZ)
+    assert two.description.outputs[0].name == (early, late)[first]
     feeds = random_feeds(graph, 3, rng)
     with two.start() as running:
         with Link.open(SerialLine.open(running.port, 3e6), two.description) as link:

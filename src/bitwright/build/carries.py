@@ -25,6 +25,8 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, count, product
 from typing import Any
 
+from bitwright.build.netlist import free_nets
+
 _CARRY, _LUT, _NOTHING = "CCU2C", "LUT4", "x"
 _PORTS = "ABCD"
 Bit = int | str
@@ -207,15 +209,13 @@ class _Module:
         ports = module.get("ports", {}).values()
         self.outputs = [b for port in ports if port["direction"] != "input" for b in port["bits"]]
         self.readers = Counter(self.outputs)
-        nets = {b for port in ports for b in port["bits"]}
         self.driver: dict[Bit, dict[str, Any]] = {}
         for cell in self.cells.values():
             self.readers.update(_inputs(cell))
-            nets.update(b for bits in cell["connections"].values() for b in bits)
             if cell["type"] == _LUT:
                 self.driver[_bit(cell, "Z")] = cell
         self.names = set(self.cells)  # of all cells that there were, those of chains included
-        self.next_net = 1 + max((b for b in nets if isinstance(b, int)), default=1)
+        self.free = free_nets(module)
 
     def alone(self, chain: Chain) -> bool:
         """Whether no LUT could move into bit 0 of a chain."""
@@ -267,7 +267,7 @@ class _Module:
         for place in range(size):
             name = chain.cells[place] if place < len(old) else self._new_name(chain.cells[-1])
             last = place == size - 1
-            out = chain.out if last else self._new_net()
+            out = chain.out if last else next(self.free)
             sample = old[min(place, len(old) - 1)]
             self.cells[name] = _carry_cell(sample, halves[2 * place : 2 * place + 2], come, out)
             come = out
@@ -279,10 +279,6 @@ class _Module:
         name = next(n for k in count() if (n := f"{near}_carry{k}") not in self.names)
         self.names.add(name)
         return name
-
-    def _new_net(self) -> int:
-        self.next_net += 1
-        return self.next_net - 1
 
 
 def _plain(cell: dict[str, Any]) -> bool:

@@ -5,9 +5,11 @@ all times, at another place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from typing import Any
+
+from bitwright.build.netlist import free_nets
 
 Cell = dict[str, Any]
 _REGISTER = "TRELLIS_FF"
@@ -36,7 +38,7 @@ class Copies:
             for net in cell["connections"].get("Q", ())
             if net not in alone
         }
-        self._free = 1 + max(_nets(module), default=1)
+        self._free = free_nets(module)
         self.made = 0
 
     def read_by(self, cell: Mapping[str, Any]) -> set[int]:
@@ -49,7 +51,8 @@ class Copies:
         behind it where Yosys has a cell of that name.
         """
         copy = deepcopy(self._cells[self.registers[net]])
-        copy["connections"]["Q"] = [self._free]
+        own = next(self._free)
+        copy["connections"]["Q"] = [own]
         while name in self._cells:
             name += "_"
         self._cells[name] = copy
@@ -57,8 +60,7 @@ class Copies:
             cell = self._cells[reader]
             for port in self._ports(cell):
                 bits = cell["connections"][port]
-                cell["connections"][port] = [self._free if bit == net else bit for bit in bits]
-        self._free += 1
+                cell["connections"][port] = [own if bit == net else bit for bit in bits]
         self.made += 1
 
     def _ports(self, cell: Mapping[str, Any]) -> list[str]:
@@ -74,10 +76,3 @@ def _not_to_copy(module: Mapping[str, Any]) -> set[Any]:
         if "dont_replicate" in item.get("attributes", {})
         for bit in item["bits"]
     }
-
-
-def _nets(module: Mapping[str, Any]) -> Iterator[int]:
-    for part in ("cells", "netnames"):
-        for item in module.get(part, {}).values():
-            for bits in item["connections"].values() if part == "cells" else (item["bits"],):
-                yield from (bit for bit in bits if isinstance(bit, int))

@@ -23,6 +23,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bitwright.build.netlist import free_nets
+
 Cell = dict[str, Any]
 Net = int | str
 _CONSTANT = ("0", "1", "x")
@@ -48,14 +50,7 @@ class _Enables:
 
     def __init__(self, module: Cell) -> None:
         self._cells = module["cells"]
-        nets = (
-            bit
-            for cell in self._cells.values()
-            for bits in cell["connections"].values()
-            for bit in bits
-            if isinstance(bit, int)
-        )
-        self._next = max(nets, default=1) + 1
+        self._free = free_nets(module)
         self._turned: dict[Net, Net] = {}
 
     def of(self, register: Register) -> Net:
@@ -63,7 +58,7 @@ class _Enables:
         if register.upright:
             return register.enable
         if register.enable not in self._turned:
-            self._turned[register.enable] = self._next
+            self._turned[register.enable] = own = next(self._free)
             self._cells[f"{register.name}_enable"] = {
                 "hide_name": 0,
                 "type": "LUT4",
@@ -73,10 +68,9 @@ class _Enables:
                 "connections": {
                     "A": [register.enable],
                     **{port: ["0"] for port in "BCD"},
-                    "Z": [self._next],
+                    "Z": [own],
                 },
             }
-            self._next += 1
         return self._turned[register.enable]
 
 

@@ -262,7 +262,7 @@ class _Work:
     @cached_property
     def bare_reason(self) -> str | None:
         """Why the design cannot stand in the serial shell; None if it can."""
-        return beyond_shell(load_design(self.design_dir))
+        return beyond_shell(load_design(self.design_dir), self.target)
 
     def tick(self, what: str) -> Tick:
         return lambda seconds: self.progress(f"{what} ({seconds:.0f} s)", 0, 0)

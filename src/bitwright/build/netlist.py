@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,13 @@ def edit_modules(netlist: Path, edit: Callable[[dict[str, Any]], int]) -> int:
         if done:
             atomic_write(netlist, json.dumps(table))
         return done
+
+
+def free_nets(module: Mapping[str, Any]) -> Iterator[int]:
+    """Numbers of nets that a module has no net of, one after another."""
+    nets = [
+        item["bits"] for part in ("ports", "netnames") for item in module.get(part, {}).values()
+    ]
+    for cell in module["cells"].values():
+        nets += cell["connections"].values()
+    return count(1 + max((bit for bits in nets for bit in bits if isinstance(bit, int)), default=1))

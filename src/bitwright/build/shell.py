@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitwright.base.errors import TargetError
+from bitwright.base.figures import Resources
 from bitwright.build.pins import pin_file, pin_suffix
 from bitwright.build.plls import Clock, choose_clock, clock_instance, clock_module
 from bitwright.build.sdram import (
@@ -37,6 +38,8 @@ from bitwright.host.description import (
     design_digest,
 )
 from bitwright.host.protocol import ANSWER_CHUNK, VERSION
+from bitwright.hw.memory import STYLE_CODES, ram_style
+from bitwright.hw.rams import ram_lines, rows_resources
 from bitwright.rtl import needed_files
 from bitwright.sim.spec import Design, Port, load_design
 from bitwright.sim.toolchain import instance_parameters
@@ -83,8 +86,8 @@ class BoardDesign:
     description: Description
 
 
-def beyond_shell(design: Design) -> str | None:
-    """Why the serial shell cannot carry a design; None if it can."""
+def beyond_shell(design: Design, target: Target | None = None) -> str | None:
+    """Why the serial shell cannot carry a design, on a target if one is named; None if it can."""
     if design.memory_ports:
         return "its weights come from a memory outside, which the serial shell does not have"
     if len(design.inputs) != 1 or not design.outputs:
@@ -98,7 +101,23 @@ def beyond_shell(design: Design) -> str | None:
                 "the serial shell carries AXI streams of whole bytes, and the stream "
                 f"{port.name} is not one: {port.width} bits"
             )
+    need = Resources() if target is None else kept_frames(design, target.family)
+    if target is not None and not need.fits(target.capacity):
+        return (
+            "the serial shell sends one output after another and keeps a frame of all but the "
+            f"largest, which takes {need.bram:g} block RAMs of {target.capacity.bram:g}"
+        )
     return None
+
+
+def kept_frames(design: Design, family: str) -> Resources:
+    """Memory in the shell for the outputs that wait until a larger one has been sent."""
+    ports = [output.port for output in describe_streams(design)[1][1:]]
+    stores = [(port.beats, port.width) for port in ports if port.beats > 1]
+    return sum(
+        (rows_resources(family, *store, ram_style(family, *store)) for store in stores),
+        Resources(),
+    )
 
 
 def write_board_design(
@@ -119,7 +138,7 @@ def write_board_design(
             together.
     """
     design = load_design(design_dir)
-    reason = beyond_shell(design)
+    reason = beyond_shell(design, target)
     if reason is not None:
         raise TargetError(reason, hint="implement it out of context instead (no bitstream)")
     double = design.sdram is not None
@@ -134,7 +153,7 @@ def write_board_design(
         shutil.copyfile(_SHELL / "prim" / f"{module}.sv", out_dir / "shell" / f"{module}.sv")
     serial, top = f"{design.top}_serial", f"{design.top}_board"
     description = describe(design, clock.mhz, line)
-    (out_dir / f"{serial}.sv").write_text(serial_top(design, description, line))
+    (out_dir / f"{serial}.sv").write_text(serial_top(design, description, line, target.family))
     clocks = clock_instance(target.family, clock, board, double=double)
     pads = pad_instance(target.family) if double else ""
     (out_dir / f"{top}.sv").write_text(_board_top(serial, top, clocks, board, pads))
@@ -284,11 +303,17 @@ _DIRECTIONS = {
 }
 
 
-def serial_top(design: Design, description: Description, line: LineTiming) -> str:
-    """SystemVerilog of the top with serial pins around a design with one input."""
+def serial_top(
+    design: Design, description: Description, line: LineTiming, family: str = "ecp5"
+) -> str:
+    """SystemVerilog of the top with serial pins around a design with one input.
+
+    Args:
+        family: of the device, which says what memory of some size is made of.
+    """
     source = design.inputs[0]
     pairs = list(enumerate(description.outputs))
-    outputs = "\n".join(_output_lines(k, output) for k, output in pairs)
+    outputs = "\n".join(_output_lines(k, output, family) for k, output in pairs)
     ports = "\n".join(_output_ports(k, output.port) for k, output in pairs).rstrip(",")
     count = len(pairs)
     waits = " | ".join(f"(beat{k}_valid & ~beat{k}_ready)" for k, _ in pairs)
@@ -357,7 +382,7 @@ endmodule
 """
 
 
-def _output_lines(index: int, output: Output) -> str:
+def _output_lines(index: int, output: Output, family: str) -> str:
     port = output.port
     held = index > 0 and port.beats > 1
     from_ = f"held{index}" if held else f"beat{index}"
@@ -367,7 +392,7 @@ def _output_lines(index: int, output: Output) -> str:
   logic [{8 * output.element_bytes * port.lanes - 1}:0] line{index}_data;
 """
     if held:
-        lines += _frame_store(index, port)
+        lines += _frame_store(index, port, family)
     return f"""{lines}{_widened(index, from_, output)}
   shell_beats_out #(
     .Bytes({output.element_bytes * port.lanes}), .Beats({port.beats})
@@ -379,14 +404,19 @@ def _output_lines(index: int, output: Output) -> str:
   );"""
 
 
-def _frame_store(index: int, port: Port) -> str:
+def _frame_store(index: int, port: Port, family: str) -> str:
     """Room for a frame of an output that is sent behind others: what it comes from may be a branch
     of what these come from, and would wait for it while the line waits for them.
     """
+    style = ram_style(family, port.beats, port.width)
+    lines = ram_lines(port.beats, port.width, style)
     return f"""\
   logic held{index}_valid, held{index}_ready;
   logic [{port.width - 1}:0] held{index}_data;
-  stream_fifo #(.Width({port.width}), .Depth({port.beats})) i_held{index} (
+  stream_fifo #(
+    .Width({port.width}), .Depth({port.beats}),
+    .RamStyle({STYLE_CODES[style]}), .RamLines({lines})
+  ) i_held{index} (
     .clk_i, .rst_ni(core_rst_n),
     .in_valid_i(beat{index}_valid), .in_ready_o(beat{index}_ready), .in_data_i(beat{index}_data),
     .out_valid_o(held{index}_valid), .out_ready_i(held{index}_ready),

@@ -254,11 +254,13 @@ def read_description(path: Path) -> Description:
 
 
 def describe_streams(design: Design) -> tuple[Input, tuple[Output, ...]]:
-    """The streams of a design, as far as its folder knows them."""
+    """The streams of a design, as far as its folder knows them: its outputs in the order in which
+    an answer has them, the largest first, since the others wait for it (`build.shell`).
+    """
     (source,) = design.inputs
     outputs = tuple(
         Output(name=port.tensor or port.name, port=port, shape=(port.beats * port.lanes,))
-        for port in design.outputs
+        for port in sorted(design.outputs, key=lambda port: -port.beats * port.width)
     )
     return Input(port=source, shape=(source.beats * source.lanes,)), outputs
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from bitwright.base.figures import Resources
-from bitwright.hw.memory import block_shapes, bram_count
+from bitwright.hw.memory import block_shapes, bram_count, ram_resources
 
 _WHOLE_LUTS = 128  # words of LUT RAM that are read in one cycle
 _LUT_LINES = 64  # of a deeper one: four or fewer LUT RAMs, whose multiplexer is a slice's own
@@ -54,13 +54,22 @@ def _in_rows(words: int, bits: int, lines: int) -> float:
 
 
 def rows_resources(family: str, words: int, bits: int, style: str) -> Resources:
-    """What rows take beyond the memory and its two registers: registers and the choice."""
-    lines = ram_lines(words, bits, style)
+    """A memory that may be in rows: the choice between them and its registers included, the two
+    that stand behind any not.
+
+    The rows are those of ECP5 on all families: block RAM of others may be one or two more, or
+    fewer, than of a memory that is kept whole (`memory.ram_resources`).
+    """
+    lines, whole = ram_lines(words, bits, style), ram_resources(family, words, bits, style)
     if not lines:
-        return Resources()
+        return whole
     rows = math.ceil(words / lines)
     select = (rows - 1).bit_length()
     if style == "distributed":  # the choice is that of the memory's words, partly moved
         inside = family == "cyclonev"  # Yosys makes block RAM of it, which has the register
-        return Resources(ff=select if inside else (rows - 1) * bits + select)
-    return Resources(lut=bits * (rows - 1) * _CHOICE.get(family, 1 / 3), ff=2 * select)
+        return whole + Resources(ff=select if inside else (rows - 1) * bits + select)
+    full, rest = divmod(words, lines)
+    brams = full * bram_count(family, lines, bits)
+    brams += bram_count(family, rest, bits) if rest else 0
+    choice = bits * (rows - 1) * _CHOICE.get(family, 1 / 3)
+    return Resources(lut=choice, ff=2 * select, bram=brams)

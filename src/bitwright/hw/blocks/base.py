@@ -247,8 +247,8 @@ class Block(ABC):
         if self.buffer is None or self.buffer[0] == 0:
             return Resources()
         style = self.string("ram_style")
-        own = ram_resources(family, *self.buffer, style)
-        return own + rows_resources(family, *self.buffer, style) if self.IN_ROWS else own
+        cost = rows_resources if self.IN_ROWS else ram_resources
+        return cost(family, *self.buffer, style)
 
     @property
     def inputs(self) -> tuple[Port, ...]:
