@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from tests.memory_peak import peak
 
-from bitwright.base.errors import DataError, RecipeError, RunError, TargetError
+from bitwright.base.errors import DataError, GraphError, RecipeError, RunError, TargetError
 from bitwright.base.figures import Resources
 from bitwright.base.files import json_text
 from bitwright.base.native import find_compiler
@@ -26,6 +26,8 @@ from bitwright.build.simulated import SimulatedBoard
 from bitwright.build.target import load_target
 from bitwright.cli.output import Output
 from bitwright.host.description import FILE
+from bitwright.ir import INTEGER, GraphBuilder
+from bitwright.ir.types import parse_type
 from bitwright.low_precision.costs.devices import load_device
 from bitwright.low_precision.costs.given import read_costs
 from bitwright.low_precision.costs.model import compare
@@ -38,6 +40,7 @@ from bitwright.papers.bnn_soc.model import Model, decide, judge
 from bitwright.papers.bnn_soc.run_folder import Trained
 from bitwright.papers.bnn_soc.settings import Settings, initial_weights
 from bitwright.papers.bnn_soc.stream import LABELS, labelled
+from bitwright.pipeline.board import _compare
 from bitwright.papers.bnn_soc.windows import detect
 from bitwright.pipeline import board
 from bitwright.pipeline.board_subject import find_subject
@@ -275,3 +278,18 @@ def test_a_word_of_a_target_is_no_option(field: str, tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=field):
         load_target(path)
     assert load_target("xc7z020").speed == "-1"  # a grade, not an option
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_board_gives_as_many_values_as_its_graph(count: int) -> None:
+    """One value was spread over all: 30 were "compared" where 5 had come, and 4 were a traceback."""
+    builder = GraphBuilder("g", INTEGER)
+    builder.input("x", parse_type("uint4[4] * 0x1p-4 in [0,15]"))
+    weights = {"weight": np.zeros((6, 4), np.int64)}
+    kinds = {"weight_format": "int8", "weight_scale": (1.0,)}
+    graph = builder.finish(builder.add("dense", ("x",), attrs=kinds, params=weights))
+    levels = np.ones((5, 4), np.int64)
+    (name,) = graph.outputs
+    assert _compare(graph, levels, {name: np.zeros((5, 6), np.int64)}) == (30, 0)
+    with pytest.raises(GraphError, match=f"gives {count} values .* the graph 6"):
+        _compare(graph, levels, {name: np.zeros((5, count), np.int64)})

@@ -273,7 +273,11 @@ def _baud(subject: BoardSubject) -> float:
 def _compare(
     graph: Graph | None, levels: IntArray, outputs: dict[str, IntArray]
 ) -> tuple[int, int]:
-    """Values compared with the graph, and how many of them differ."""
+    """Values compared with the graph, and how many of them differ.
+
+    Raises:
+        GraphError: the board gives other outputs, or of other sizes, than the graph.
+    """
     if graph is None:
         return 0, 0
     from bitwright.ir.executor import Executor
@@ -284,6 +288,13 @@ def _compare(
         if name not in outputs:
             raise GraphError(f"the board gives no output {name!r}", where=graph.name)
         want = np.asarray(expected[name]).reshape(len(levels), -1)
+        if want.shape != outputs[name].shape:  # numpy would spread one value over all of them
+            raise GraphError(
+                f"the board gives {outputs[name].shape[-1]} values of output {name!r} for an "
+                f"input, the graph {want.shape[-1]}",
+                where=graph.name,
+                hint=f"{FILE} is of another design: implement this one again",
+            )
         compared += want.size
         differences += int((want != outputs[name]).sum())
     return compared, differences
