@@ -161,6 +161,28 @@ def test_a_log_that_is_none_is_refused(tmp_path: Path) -> None:
         replayed(json.dumps(differing.to_dict()))
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"products": "abc"},
+        {"products": {"conv1/forward": [1]}},
+        {"reason": 1},
+        {"switched_to": ["int8"]},
+        {"diversity": "1"},
+        {"p": True},
+        {"threshold": {}},
+        {"violations": 0.5},
+        {"device_seconds": 10**400},
+    ],
+)
+def test_a_log_with_fields_of_other_types_is_refused(tmp_path: Path, field: dict[str, Any]) -> None:
+    """They were tracebacks of whoever read them, `forecast RUN` among these."""
+    line = {**Entry(1, "int8", "r").to_dict(), **field}
+    (tmp_path / "log").write_text(json.dumps(line))
+    with pytest.raises(DataError, match=f"{next(iter(field))} cannot be|cannot be read"):
+        read_log(tmp_path / "log")
+
+
 def test_a_log_comes_back_as_it_was(tmp_path: Path) -> None:
     entries = (
         Entry(1, "int8", "first", diversity=0.1 + 0.2),

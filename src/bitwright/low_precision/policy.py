@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +159,31 @@ class Entry:
             raise ValueError(f"field {wrong[0]!r} is unknown or missing")
         if type(data["epoch"]) is not int or not isinstance(data["level"], str):
             raise ValueError("epoch must be a whole number and level a name")
+        for name, fits in _FIELDS.items():
+            if (value := data.get(name)) is not None and not fits(value):
+                raise ValueError(f"{name} cannot be {str(value)[:40]!r}")
         return cls(**data)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is float or (type(value) is int and abs(value) < 1 << 63)
+
+
+def _names_products(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+
+
+#: What the fields of an `Entry` that may be missing are in a file.
+_FIELDS: dict[str, Callable[[object], bool]] = {
+    "reason": lambda value: isinstance(value, str),
+    "switched_to": lambda value: isinstance(value, str),
+    "diversity": _is_number,
+    "p": _is_number,
+    "threshold": _is_number,
+    "violations": lambda value: type(value) is int and _is_number(value),
+    "products": _names_products,
+    "device_seconds": _is_number,
+}
 
 
 class PrecisionPolicy(ABC):
