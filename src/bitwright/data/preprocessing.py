@@ -27,6 +27,11 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+def is_size(height: int, width: int) -> bool:
+    """Whether image files are made into inputs of this size."""
+    return max(height, width) <= _MOST_SIDE and height * width <= _MOST_PIXELS
+
+
 class Preprocessing(Strict):
     """How an image file becomes levels, as training does it: `bitwright.host.images` applies it.
 
@@ -48,7 +53,7 @@ class Preprocessing(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.size[0] * self.size[1] > _MOST_PIXELS:
+        if not is_size(*self.size):
             raise ValueError(f"size {self.size} has more than {_MOST_PIXELS} pixels")
         if any(len(row) != PIXELS for row in self.levels):
             raise ValueError(f"levels: expected {PIXELS} numbers a row, one for each pixel value")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import ModelError
-from bitwright.data.preprocessing import PIXELS, Preprocessing
+from bitwright.data.preprocessing import PIXELS, Preprocessing, is_size
 from bitwright.host.images import to_levels
 
 if TYPE_CHECKING:
@@ -43,6 +43,12 @@ def preprocessing_of(
             f"the model takes inputs of shape {shape}, channels last",
             where="pixels",
             hint="image files have one channel or three: leave pixels out",
+        )
+    if not is_size(*shape[:2]):
+        raise ModelError(
+            f"the model takes images of {shape[0]} x {shape[1]} pixels, more than hosts make",
+            where="pixels",
+            hint="leave pixels out, and give hosts levels",
         )
     whole = (np.full(shape, value, np.uint8) for value in range(PIXELS))
     levels = level_table(integers, (_reals(pixels, image) for image in whole))

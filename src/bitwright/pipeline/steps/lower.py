@@ -22,6 +22,7 @@ from bitwright.data.preprocessing import (
     HostInput,
     NumberRule,
     Preprocessing,
+    is_size,
 )
 from bitwright.formats import parse_format
 from bitwright.ir import INTEGER, Graph, IntArray, Node, bits_for_interval, load_graph, save_graph
@@ -107,7 +108,8 @@ def host_input(work: Workspace, integers: IntegerModel) -> HostInput:
 
 def _preprocessing(work: Workspace, integers: IntegerModel) -> Preprocessing | None:
     """Of image files: they have pixels from 0 to 255; a data set with a scale of its own gets the
-    nearest raw value. None where the network takes something else.
+    nearest raw value. None where the network takes something else, or longer images than a host
+    makes.
     """
     import torch
 
@@ -116,7 +118,7 @@ def _preprocessing(work: Workspace, integers: IntegerModel) -> Preprocessing | N
     if not levels_of_bytes or len(data.image_shape) != _IMAGE_AXES:
         return None
     height, width, channels = data.image_shape
-    if channels not in (1, 3):
+    if channels not in (1, 3) or not is_size(height, width):
         return None
     raw = np.rint(np.arange(PIXELS) * (1 / (PIXELS - 1) / data.scale)).astype(np.uint8)
     reals = raw.astype(np.float32) * np.float32(data.scale)
