@@ -40,9 +40,9 @@ from bitwright.papers.bnn_soc.model import Model, decide, judge
 from bitwright.papers.bnn_soc.run_folder import Trained
 from bitwright.papers.bnn_soc.settings import Settings, initial_weights
 from bitwright.papers.bnn_soc.stream import LABELS, labelled
-from bitwright.pipeline.board import _compare
 from bitwright.papers.bnn_soc.windows import detect
 from bitwright.pipeline import board
+from bitwright.pipeline.board import _compare
 from bitwright.pipeline.board_subject import find_subject
 from bitwright.pipeline.designs.steps import ProofResult
 from bitwright.pipeline.steps.results_hardware import MapResult
@@ -282,7 +282,7 @@ def test_a_word_of_a_target_is_no_option(field: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_a_board_gives_as_many_values_as_its_graph(count: int) -> None:
-    """One value was spread over all: 30 were "compared" where 5 had come, and 4 were a traceback."""
+    """One value was spread over all: 30 were "compared" where 5 had come; 4 were a traceback."""
     builder = GraphBuilder("g", INTEGER)
     builder.input("x", parse_type("uint4[4] * 0x1p-4 in [0,15]"))
     weights = {"weight": np.zeros((6, 4), np.int64)}
