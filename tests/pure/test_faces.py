@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import math
+import time
 import zipfile
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.face_protocols import synthetic_protocol
+from tests.memory_peak import peak
 
+from bitwright.base import archives, bounded
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.papers.faces.images import (
     CHIP,
@@ -282,6 +285,78 @@ def test_pictures_of_lfw_may_be_links(tmp_path: Path, which: str):
     (folder / which).symlink_to(elsewhere)
     ready = lfw_protocol(folder)
     assert len(ready.faces.data.images) == 5 and not ready.dropped
+
+
+BIT = FacePreprocessing(size=8, align=False, crop=(0.4, 0.4, 0.401, 0.401))
+
+
+def zeros(side: int) -> bytes:
+    """A picture of few bytes and many pixels."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.new("L", (side, side)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_pictures_of_faces_do_not_shrink_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """400 pictures of 5400 x 5400 in 179 kB took minutes, and a face that links name many times
+    is decoded as often.
+    """
+    monkeypatch.setattr(archives, "FREE", 1 << 20)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(1, 11):
+            archive.writestr(f"s1/{number}.pgm", zeros(1200))
+    with pytest.raises(DataError, match=r"s1/\d: \d pictures come from \d+ bytes"):
+        load_orl(tmp_path / "a.zip", BIT, people=(1,))
+    folder = lfw_folder(tmp_path)
+    (folder / "a.png").write_bytes(zeros(1200))
+    for picture in (folder / "lfw").rglob("*.jpg"):
+        picture.unlink()
+        picture.symlink_to(folder / "a.png")
+    with pytest.raises(DataError, match=r"jpg: \d pictures come from \d+ bytes"):
+        lfw_protocol(folder, BIT)
+
+
+@pytest.mark.parametrize("which", ["orl", "lfw"])
+def test_faces_that_take_too_long_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+):
+    for name, value in (("SECONDS", 0.2), ("BYTES_A_SECOND", 10**9), ("_LOOKS", 0.02)):
+        monkeypatch.setattr(bounded, name, value)
+    place = "bitwright.papers.faces.protocols" if which == "lfw" else load_orl.__module__
+    monkeypatch.setattr(f"{place}.cut_face", busy)
+    with pytest.raises(DataError, match="takes more than 0 s of the processor"):
+        if which == "lfw":
+            lfw_protocol(lfw_folder(tmp_path))
+        else:
+            load_orl(orl_archive(tmp_path / "a.zip", range(1, 4)), people=(3, 1))
+
+
+def busy(*_: object) -> np.ndarray:
+    until = time.process_time() + 0.1
+    while time.process_time() < until:
+        pass
+    return np.zeros((8, 8, 3), np.uint8)
+
+
+def test_what_surrounds_a_large_picture_is_made_where_it_is_read(monkeypatch: pytest.MonkeyPatch):
+    rng = np.random.default_rng(0)
+    picture = rng.integers(0, 256, (60, 80, 3), dtype=np.uint8)
+    marks = [None, ((10.5, 12.0), (70.0, 3.0), (30.0, 50.0)), ((-90.0, 0.0), (-80, 1), (-85, 9))]
+    hows = [FacePreprocessing(size=16), FacePreprocessing(size=64, zoom=0.4, crop=(0, 0, 0.3, 0.4))]
+    for how in hows:
+        for mark in marks:
+            whole = cut_face(picture, how, mark)
+            with monkeypatch.context() as small:
+                small.setattr(f"{cut_face.__module__}._WHOLE", 0)
+                part = cut_face(picture, how, mark)
+            # Places are counted from elsewhere, so that a half may be rounded the other way.
+            assert np.abs(whole.astype(int) - part.astype(int)).max() <= 1
+    large = np.zeros((1600, 1600, 3), np.uint8)
+    assert peak(lambda: cut_face(large, BIT)) < 1 << 20  # it was nine times the picture
 
 
 def test_a_person_with_too_long_a_name_has_no_picture(tmp_path: Path):

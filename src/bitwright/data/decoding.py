@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.base.archives import most_of
+from bitwright.base.archives import RATIO, most_of
 from bitwright.base.errors import DataError
 from bitwright.base.memory import Turns, ran_out, too_little
 from bitwright.data.picture_stream import Watched
@@ -254,18 +254,21 @@ def decode_map(content: bytes, where: str) -> NDArray[np.uint8]:
     return _opened(io.BytesIO(content), numbers, where)
 
 
-def check_growth(made: int, packed: int, what: str, where: str, hint: str) -> None:
+def check_growth(
+    made: int, packed: int, what: str, where: str, hint: str, *, one_by_one: bool = False
+) -> None:
     """Refuse pictures that fill a file's memory and not the file.
 
     Args:
         made: bytes of all their pixels.
         packed: bytes of their files.
         what: they are, in the plural: ``18 images``.
+        one_by_one: each is gone before the next: the machine's memory says nothing of them all.
 
     Raises:
         DataError: there are more pixels than real pictures of so many bytes have.
     """
-    if made > most_of(_SHRINK * packed):
+    if made > max(most_of(_SHRINK * packed), one_by_one * RATIO * _SHRINK * packed):
         said = f"{what} come from {packed} bytes: so far does no real image shrink"
         raise DataError(said, where=where, hint=hint)
 

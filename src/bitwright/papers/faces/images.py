@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files as package_files
-from math import ceil, hypot, sqrt
+from math import ceil, floor, hypot, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from bitwright.base.archives import opened_zip, read_member
+from bitwright.base.bounded import bounded
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.data.dataset import Dataset
-from bitwright.data.decoding import Decoding, decode_image
+from bitwright.data.decoding import Decoding, check_growth, decode_image, read_header
 from bitwright.data.load import ENVIRONMENT
 
 Landmarks = tuple[tuple[float, float], ...]
@@ -40,6 +41,8 @@ ORL_PEOPLE, ORL_EACH = 40, 10
 _MOST_PICTURE = 1 << 20
 #: Pixels of a picture that a face is cut out of, with its border of its own size: of a camera's.
 _MOST_PIXELS = 1 << 28
+_WHOLE = 1 << 24  # pixels with the border, up to which all of it is made
+_MARGIN = 4  # pixels around what a transform reads: cubic interpolation takes two on each side
 _FAR = 1e9  # pixels: no landmark of a picture
 _ORL_NAME = re.compile(r"(?:.*/)?s(\d+)/(\d+)\.pgm")
 
@@ -175,15 +178,48 @@ def cut_face(
         )
     fine = max(1, ceil(step - 1e-9))  # where pixels get fewer, they are averaged
     a, b = a / fine, b / fine
-    wide = np.pad(picture, ((border, border),) * 2 + ((0, 0),) * (picture.ndim - 2), mode="edge")
     side = how.size * fine
-    matrix = (a, -b, x0 + border, b, a, y0 + border)
+    wide, left, top = _surroundings(picture, border, (a, b, x0, y0), side)
+    matrix = (a, -b, x0 - left, b, a, y0 - top)
     image = Image.fromarray(wide).convert("L" if how.channels == "grey" else "RGB")
     cut = image.transform((side, side), Image.Transform.AFFINE, matrix, Image.Resampling.BICUBIC)
     pixels = np.asarray(cut.reduce(fine) if fine > 1 else cut, dtype=np.uint8)
     if pixels.ndim == 2:
         return np.repeat(pixels[:, :, None], 3, axis=2)
     return np.ascontiguousarray(pixels[:, :, ::-1]) if how.channels == "bgr" else pixels
+
+
+def _surroundings(
+    picture: NDArray[np.uint8],
+    border: int,
+    similarity: tuple[float, float, float, float],
+    side: int,
+) -> tuple[NDArray[np.uint8], int, int]:
+    """What a transform reads of a picture whose edge is continued over a border.
+
+    Args:
+        similarity: a, b, x0, y0: from places in the output to places in the picture.
+        side: of the output, pixels.
+
+    Returns:
+        The pixels, and the column and the row of the first one in the picture.
+    """
+    a, b, x0, y0 = similarity
+    # Where places begin to count decides about roundings: pictures of usual size stay whole.
+    large = (picture.shape[0] + 2 * border) * (picture.shape[1] + 2 * border) > _WHOLE
+    starts, indices = [], []
+    for length, start, along, across in (
+        (picture.shape[0], y0, a, b),
+        (picture.shape[1], x0, a, -b),
+    ):
+        corners = [start + side * (along * i + across * j) for i in (0, 1) for j in (0, 1)]
+        first, last = -border, length + border
+        if large:
+            first = min(max(floor(min(corners)) - _MARGIN, first), last - 1)
+            last = max(min(ceil(max(corners)) + _MARGIN, last), first + 1)
+        starts.append(first)
+        indices.append(np.arange(first, last).clip(0, length - 1))
+    return picture[np.ix_(*indices)], starts[1], starts[0]
 
 
 def _fit(landmarks: Landmarks, how: FacePreprocessing) -> tuple[float, float, float, float]:
@@ -235,6 +271,11 @@ def load_orl(
     how = how or FacePreprocessing()
     file = Path(path or os.environ.get(ENVIRONMENT, "")).expanduser()
     file = file / ORL_ARCHIVE if file.is_dir() else file
+    # How large faces are is what the caller asks for.
+    return bounded(lambda: _load_orl(file, how, people), file, memory=False)
+
+
+def _load_orl(file: Path, how: FacePreprocessing, people: Iterable[int] | None) -> FaceSet:
     wanted = tuple(range(1, ORL_PEOPLE + 1) if people is None else people)
     pictures = _orl_pictures(file)
     keys = [(f"s{person}", number) for person in wanted for number in range(1, ORL_EACH + 1)]
@@ -244,15 +285,14 @@ def load_orl(
     if missing:
         some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         raise DataError(f"{len(missing)} pictures are missing: {some}", where=str(file))
-    marks = orl_landmarks()
-    images = [
-        cut_face(
-            decode_image(pictures[key], Decoding(grey=True), f"{file}, {key[0]}/{key[1]}")[..., 0],
-            how,
-            marks.get(key),
-        )
-        for key in keys
-    ]
+    marks, packed, made = orl_landmarks(), file.stat().st_size, 0
+    images = []
+    for key in keys:
+        where = f"{file}, {key[0]}/{key[1]}"
+        made += read_header(io.BytesIO(pictures[key]), where).numbers
+        check_growth(made, packed, f"{len(images) + 1} pictures", where, "leave it out")
+        face = decode_image(pictures[key], Decoding(grey=True), where)[..., 0]
+        images.append(cut_face(face, how, marks.get(key)))
     return face_set("orl", images, keys, how)
 
 

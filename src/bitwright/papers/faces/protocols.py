@@ -3,23 +3,29 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bitwright.base.bounded import bounded
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.files import read_bytes, read_text
-from bitwright.data.decoding import Decoding, decode_image
+from bitwright.base.memory import check_room
+from bitwright.data.decoding import Decoding, check_growth, decode_image, read_header
 from bitwright.data.load import ENVIRONMENT
 from bitwright.papers.faces.images import (
     ORL_PEOPLE,
     FaceKey,
     FacePreprocessing,
     FaceSet,
+    Landmarks,
     cut_face,
     face_set,
     load_orl,
@@ -30,6 +36,7 @@ from bitwright.papers.faces.pairs import FaceProtocol, Pair, make_pairs, read_pa
 LFW_VIEW1, LFW_VIEW2 = "pairsDevTrain.txt", "pairs.txt"
 #: The middle of LFW's 250 x 250 pictures that holds the face, where no landmarks are given.
 LFW_CROP = (0.25, 0.25, 0.75, 0.75)
+_COPIES = 2  # of all faces, while they are put together
 #: Subfolders of an LFW folder in which people's folders may lie.
 _LFW_IMAGES = ("lfw", "lfw-deepfunneled", "lfw_funneled", ".")
 
@@ -144,27 +151,52 @@ def lfw_protocol(
     """
     place = _lfw_folder(folder)
     how = how or FacePreprocessing(crop=LFW_CROP)
-    pairs1, pairs2 = read_pairs(place / view1), read_pairs(place / view2)
+    lists = place / view1, place / view2
+    pairs1, pairs2 = bounded(lambda: (read_pairs(lists[0]), read_pairs(lists[1])), *lists)
     marks = {}
     if landmarks is not None:
         marks = dict(read_landmarks(read_text(Path(landmarks)), str(landmarks)))
     every = (key for fold in (*pairs1, *pairs2) for p in fold for key in (p.first, p.second))
-    keys, images = [], []
-    for key in dict.fromkeys(every):
-        picture = _lfw_picture(place, key)
-        if picture is not None:
-            keys.append(key)
-            face = decode_image(read_bytes(picture), Decoding(grey=False), str(picture))
-            images.append(cut_face(face, how, marks.get(key)))
-    if not keys:
+    wanted = tuple(dict.fromkeys(every))
+    # How large faces are is what the caller asks for.
+    faces = bounded(lambda: _lfw_faces(place, wanted, how, marks), *lists, memory=False)
+    return protocol("lfw", faces, pairs1, pairs2, drop_missing=drop_missing)
+
+
+def _lfw_faces(
+    place: Path,
+    wanted: Sequence[FaceKey],
+    how: FacePreprocessing,
+    marks: Mapping[FaceKey, Landmarks],
+) -> FaceSet:
+    """The faces whose pictures are there. Links may make many of one file, which counts once."""
+    found = {key: file for key in wanted if (file := _lfw_picture(place, key)) is not None}
+    if not found:
         raise DataError(
             "none of the pictures that the pairs name is here",
             where=str(place),
             hint="expected NAME/NAME_0001.jpg, here or in a folder lfw",
         )
-    return protocol(
-        "lfw", face_set("lfw", images, keys, how), pairs1, pairs2, drop_missing=drop_missing
-    )
+    some = f"{len(found)} faces of {how.size} x {how.size}"
+    check_room(_COPIES * len(found) * 3 * how.size**2, some, str(place), "choose a smaller size")
+    images: list[NDArray[np.uint8]] = []
+    files: set[tuple[int, int]] = set()
+    packed = made = 0
+
+    def face(file: Path, key: FaceKey) -> NDArray[np.uint8]:
+        nonlocal packed, made
+        content, facts = read_bytes(file), file.stat()
+        if (facts.st_dev, facts.st_ino) not in files:
+            files.add((facts.st_dev, facts.st_ino))
+            packed += len(content)
+        made += read_header(io.BytesIO(content), str(file)).numbers
+        what = f"{len(images) + 1} pictures"
+        check_growth(made, packed, what, str(file), "leave it out", one_by_one=True)
+        return cut_face(decode_image(content, Decoding(grey=False), str(file)), how, marks.get(key))
+
+    for key, file in found.items():
+        images.append(bounded(partial(face, file, key), file))
+    return face_set("lfw", images, found, how)
 
 
 def _lfw_folder(folder: str | Path | None) -> Path:
