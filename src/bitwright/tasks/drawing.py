@@ -14,7 +14,8 @@ Colour = tuple[int, int, int]
 
 TRUE: Colour = (56, 190, 120)
 FOUND: Colour = (255, 106, 61)
-_SIDE = 160  # pixels of the shorter side, at least, of an image that is drawn on
+#: Pixels of the shorter side at least, and of the longer one at most, of an image that is drawn on.
+_SIDE, _LONGEST = 160, 1024
 #: Of maps: the first class is nothing in particular and leaves the image as it is.
 _PALETTE = np.array(
     [(0, 0, 0), (66, 133, 244), (255, 106, 61), (56, 190, 120), (244, 200, 60), (170, 90, 220),
@@ -24,8 +25,17 @@ _PALETTE = np.array(
 
 
 def enlarged(picture: Picture) -> Picture:
-    """In colours, each pixel repeated until lines of a pixel's width look thin."""
-    times = max(1, -(-_SIDE // min(picture.shape[:2])))
+    """In colours, each pixel repeated until lines of a pixel's width look thin; a longer picture
+    than a page shows is made smaller.
+    """
+    from PIL import Image
+
+    longest = max(picture.shape[:2])
+    if longest > _LONGEST:
+        reduced = Image.fromarray(picture).reduce(-(-longest // _LONGEST))
+        picture = np.asarray(reduced, dtype=np.uint8)
+    times = min(-(-_SIDE // min(picture.shape[:2])), _LONGEST // max(picture.shape[:2]))
+    times = max(1, times)
     colours = picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, axis=2)
     return np.repeat(np.repeat(colours, times, axis=0), times, axis=1)
 
