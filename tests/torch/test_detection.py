@@ -67,6 +67,22 @@ def test_several_things_are_found_by_class() -> None:
     assert precision.value == pytest.approx((1 + 0 + 0.5) / 3)
 
 
+def test_a_page_tells_and_draws_some_boxes_of_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    splits = shapes(detector())
+    task = detector(**MANY).fitted(splits)
+    label = np.tile(np.array([[2, 0.25, 0.25, 0.5, 0.5]], np.float32), (3000, 1))
+    label[5:10, 0] = -1
+    said = task.say(label, splits.test)
+    assert said.count("cross box") == 100 and said.endswith("; 2895 more")
+    drawn: list[int] = []
+    monkeypatch.setattr(
+        "bitwright.tasks.detection.with_boxes",
+        lambda picture, boxes: drawn.append(len(boxes)) or picture,
+    )
+    task.show(splits.test.images[0], label, output_with((1, 1, 2, 2, 4.0)), splits.test)
+    assert drawn == [1001]
+
+
 def test_boxes_reach_merge_and_end_at_the_image() -> None:
     """Two cells see the same thing, one a little off; what is found is their mean."""
     outputs = output_with((1, 1, 1, 0, 4.0), (1, 1, 0, 0, 2.0))[

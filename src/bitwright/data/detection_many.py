@@ -15,6 +15,7 @@ from bitwright.data.detection import Floats
 from bitwright.data.detection_boxes import Candidates, iou
 
 _MOST = 300  # boxes of an image that are looked at, the most confident ones
+_PAIRS = 1 << 20  # of found and true boxes that are compared at a time, some 64 bytes each
 _ROUNDS = 300
 
 
@@ -133,14 +134,17 @@ def match(found: Found, truth: Floats, *, least: float = 0.0) -> tuple[NDArray[n
     if not len(truth):
         return numbers, shares
     free = np.ones(len(truth), dtype=bool)
-    shared = iou(found.boxes[:, None], truth[None, :, 1:])
-    same = found.classes[:, None] == truth[None, :, 0]
-    for place in range(len(found)):
-        open_ = np.where(free & same[place], shared[place], -1.0)
-        best = int(open_.argmax())
-        if open_[best] > least:
-            numbers[place], shares[place] = best, open_[best]
-            free[best] = False
+    rows = max(1, _PAIRS // len(truth))
+    for start in range(0, len(found), rows):
+        some = slice(start, start + rows)
+        shared = iou(found.boxes[some, None], truth[None, :, 1:])
+        same = found.classes[some, None] == truth[None, :, 0]
+        for place in range(len(shared)):
+            open_ = np.where(free & same[place], shared[place], -1.0)
+            best = int(open_.argmax())
+            if open_[best] > least:
+                numbers[start + place], shares[start + place] = best, open_[best]
+                free[best] = False
     return numbers, shares
 
 

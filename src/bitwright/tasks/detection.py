@@ -34,6 +34,7 @@ from bitwright.tasks.region_loss import AVERAGED, SUMMED, VARIANTS, RegionLoss
 ONE, SEVERAL = "one", "several"
 _LARGEST = 1e4  # of raw outputs: what training that diverges gives is the loss's to name
 _MOST_ANCHORS = 64
+_SAID, _DRAWN = 100, 1000  # boxes of an image that a page tells, and that it shows
 _LARGEST_REACH = 16
 _LEAST_SCORE = 0.01  # of boxes that average precision looks at
 #: How much cells count in which the teacher sees nothing, beside those where it is sure.
@@ -247,21 +248,27 @@ class Detection(Task):
         height, width = data.image_shape[:2]
         sides = (width, height, width, height)
         boxes = []
-        for row in (row for row in label if row[0] != UNKNOWN):
+        known = [row for row in label if row[0] != UNKNOWN]
+        for row in known[:_SAID]:
             edges = ", ".join(
                 f"{edge * side:.0f}" for edge, side in zip(row[1:], sides, strict=True)
             )
             kind = f"{data.classes[int(row[0])]} " if self._with_classes else ""
             boxes.append(f"{kind}box {edges}")
+        if len(known) > _SAID:
+            boxes.append(f"{len(known) - _SAID} more")
         return "; ".join(boxes) or "no box"
 
     def show(
         self, image: NDArray[Any], label: NDArray[Any], output: Tensor, data: Dataset
     ) -> Shown:
         shown = super().show(image, label, output, data)
-        drawn = [(row[1:5], TRUE) for row in label if row[0] != UNKNOWN]
         answer = self.answer(output)[0].cpu().numpy()
-        drawn += [(row[1:5], FOUND) for row in answer if row[0] != UNKNOWN]
+        drawn = [
+            (row[1:5], colour)
+            for rows, colour in ((label, TRUE), (answer, FOUND))
+            for row in [row for row in rows if row[0] != UNKNOWN][:_DRAWN]
+        ]
         return Shown(shown.label, shown.prediction, with_boxes(shown.picture, drawn))
 
 
