@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,25 @@ def _group(number: int) -> list[int]:
                 continue
             if int(state[3]) == number and state[0] != "Z":
                 found.append(int(folder.name))
+    return found
+
+
+def _open_to_others(processes: list[int]) -> list[str]:
+    """Addresses beside those of the loopback interface on which processes listen: torch's store
+    asks nobody for a password, and takes what it is sent until the memory is full.
+    """
+    mine = set()
+    for process in processes:
+        for entry in (PROC / str(process) / "fd").iterdir():
+            with suppress(OSError):
+                mine.add(str(entry.readlink()))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in (PROC / "net" / table).read_text().splitlines()[1:]:
+            words = line.split()
+            local = words[1].startswith(("0100007F:", "0" * 24 + "01000000:"))
+            if words[3] == "0A" and f"socket:[{words[9]}]" in mine and not local:
+                found.append(words[1])
     return found
 
 
@@ -55,6 +75,7 @@ def test_a_training_on_two_devices_is_ended(
             assert command.poll() is None, (tmp_path / "log").read_text()
             time.sleep(0.1)
         assert len(_group(command.pid)) > 2
+        assert not _open_to_others(_group(command.pid))
         (os.killpg if whole else os.kill)(command.pid, number)
         assert command.wait(timeout=30) == 130
         deadline = time.monotonic() + 10

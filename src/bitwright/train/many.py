@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch.distributed
@@ -54,22 +56,26 @@ def train_on_many(job: Job, train: Train, on_progress: OnProgress | None) -> int
         BitwrightError: what a process has raised.
         RunError: a process died without a word.
     """
-    fabric = make_fabric(job.config, job.folder)
-    path = job.folder / CHECKPOINT
-    done = job.resume and path.is_file()
-    before = int(load_checkpoint(path, fields=("epoch",))["epoch"]) if done else 0
-    if before >= job.config.epochs:
+    with TemporaryDirectory(prefix="bitwright-train-", ignore_cleanup_errors=True) as own:
+        fabric = make_fabric(job.config, job.folder, meeting=Path(own) / "meeting")
+        path = job.folder / CHECKPOINT
+        done = job.resume and path.is_file()
+        before = int(load_checkpoint(path, fields=("epoch",))["epoch"]) if done else 0
+        if before < job.config.epochs:
+            _launch(fabric, job, train, on_progress)
         return before
+
+
+def _launch(fabric: Fabric, job: Job, train: Train, on_progress: OnProgress | None) -> None:
+    """What the processes do, until they have ended."""
     raised: list[BitwrightError] = []
     try:
         with safe_children():
             queue = mp.get_context("spawn").SimpleQueue()
-            with _listening(queue, raised, on_progress), _own_port():
-                with _ended_with_this():
-                    fabric.launch(_work, train, _Parcel(job), queue)
+            with _listening(queue, raised, on_progress), _own_port(), _ended_with_this():
+                fabric.launch(_work, train, _Parcel(job), queue)
     except ProcessException as error:
         raise _reason(raised, error) from error
-    return before
 
 
 class _Parcel:

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.loggers import TensorBoardLogger
-from lightning_fabric.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -23,6 +22,7 @@ from bitwright.train.config import TrainConfig
 from bitwright.train.features import FeatureMatching
 from bitwright.train.images import on_device
 from bitwright.train.loss import loss_settings
+from bitwright.train.meeting import PrivateDDP
 from bitwright.train.optimizers import make_optimizer, moving_average
 from bitwright.train.precision_control import PrecisionControl, check_low_precision
 from bitwright.train.records import OnProgress
@@ -161,10 +161,13 @@ def _check_inputs(job: Job) -> None:
         )
 
 
-def make_fabric(config: TrainConfig, folder: Path, *, gather: bool = False) -> Fabric:
+def make_fabric(
+    config: TrainConfig, folder: Path, *, gather: bool = False, meeting: Path | None = None
+) -> Fabric:
     """The devices that a config asks for.
 
     Args:
+        meeting: a file, in a folder of this user alone, where processes of several devices meet.
         gather: only the CPU, to load what was trained elsewhere.
 
     Raises:
@@ -172,15 +175,17 @@ def make_fabric(config: TrainConfig, folder: Path, *, gather: bool = False) -> F
     """
     logger = TensorBoardLogger(root_dir=folder, name="", version=_CURVES)
     device, devices = ("cpu", 1) if gather else (config.device, config.devices)
-    # Ranges of some layers may not take part in every loss; DDP must know.
-    many = DDPStrategy(start_method="spawn", find_unused_parameters=True)
+    many = None
+    if meeting is not None:
+        # Ranges of some layers may not take part in every loss; DDP must know.
+        many = PrivateDDP(meeting, start_method="spawn", find_unused_parameters=True)
     try:
         if config.precision == "16" and not gather:
             _needs_gpu(Fabric(accelerator=device, devices=1).device)
         return Fabric(
             accelerator=device,
             devices=devices,
-            strategy=many if devices > 1 else "auto",
+            strategy=many or "auto",
             precision="32-true" if gather else _PRECISIONS[config.precision],
             loggers=logger,
         )
