@@ -51,13 +51,47 @@ def ray(harmed: Path) -> Iterator[str]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     try:
         with cluster._connected("local", cluster.Wish(workers=2)) as started:
+            folder = _folder()
             yield started.get_runtime_context().gcs_address
+        assert not folder.exists()
     finally:
         os.chdir(stood)
         if old is None:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = old
+
+
+def _folder() -> Path:
+    """What holds all that the cluster writes."""
+    from ray._private.worker import global_worker
+
+    return Path(global_worker.node.get_session_dir_path()).parents[1]
+
+
+@pytest.mark.usefixtures("ray")
+def test_nobody_else_enters_the_folder_of_a_cluster() -> None:
+    """Ray's own, in /tmp/ray, had sockets that anybody could put others in the place of."""
+    folder = _folder()
+    assert folder.stat().st_mode & 0o777 == 0o700 and folder.stat().st_uid == os.getuid()
+    sockets = {place.name for place in folder.rglob("*") if place.is_socket()}
+    assert {"raylet", "plasma_store"} <= sockets
+
+
+def test_the_folder_of_a_cluster_has_a_short_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sockets lie in it, whose names have a length."""
+    monkeypatch.setenv("RAY_TMPDIR", "/nowhere/at/all")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "much" / "too" / "long"))
+    with cluster._private_folder() as name:
+        outer = Path(name).parent
+        assert outer.parent == Path("/tmp") and outer.stat().st_mode & 0o777 == 0o700
+        (outer / "ray" / "session").mkdir(parents=True)
+    assert not outer.exists()
+    with pytest.raises(RecipeError), cluster._private_folder() as name:
+        raise RecipeError("x", where="y")
+    assert not Path(name).parent.exists()
 
 
 def test_jobs_run_at_the_same_time_and_nothing_is_lost(tmp_path: Path, ray: str) -> None:

@@ -14,11 +14,12 @@ import socket
 import sys
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from bitwright.base.errors import BitwrightError, RecipeError, RunError, ToolError
@@ -34,6 +35,8 @@ _CONNECT_S = 5.0
 _ANSWER_S = 60.0
 _POLL_S = 0.3
 _STORE_BYTES = 100 * 2**20
+#: Bytes of the folder in which Ray's is made: names of sockets have 103 at most (macOS).
+_MOST_PLACE = 20
 # No figures about use leave the machine; a busy machine may take its time; GPUs stay visible; what
 # Ray says about dead workers does not go to standard output, where only our results belong.
 _SETTINGS = {
@@ -180,22 +183,41 @@ def _connected(address: str, wish: Wish) -> Iterator[Any]:
     options: dict[str, Any] = {
         "log_to_driver": False, "logging_level": "error", "job_config": config
     }  # fmt: skip
-    if address == LOCAL:
-        cpus = max(available_threads(), (wish.workers or 1) * (wish.threads or 1))
-        options |= {
-            "num_cpus": cpus,
-            "include_dashboard": False,
-            "object_store_memory": _STORE_BYTES,
-        }
-    try:
-        with safe_children():
-            ray.init(address=address, **options)
-    except Exception as error:  # Ray raises plain exceptions
-        raise _no_answer(address, _first_line(error)) from error
-    try:
+    with ExitStack() as stack:
+        if address == LOCAL:
+            cpus = max(available_threads(), (wish.workers or 1) * (wish.threads or 1))
+            options |= {
+                "num_cpus": cpus,
+                "include_dashboard": False,
+                "object_store_memory": _STORE_BYTES,
+                "_temp_dir": stack.enter_context(_private_folder()),
+            }
+        try:
+            with safe_children():
+                ray.init(address=address, **options)
+        except Exception as error:  # Ray raises plain exceptions
+            raise _no_answer(address, _first_line(error)) from error
+        stack.callback(ray.shutdown)
         yield ray
-    finally:
-        ray.shutdown()
+
+
+@contextmanager
+def _private_folder() -> Iterator[str]:
+    """A folder for Ray's sockets and logs, removed at the end, in one that only this user enters:
+    Ray lets everybody write into what it makes, and into the folder that it is given.
+
+    Raises:
+        ToolError: it cannot be made.
+    """
+    wanted = (os.environ.get("RAY_TMPDIR"), os.environ.get("TMPDIR"), "/tmp")  # as Ray has them
+    places = (each for each in wanted if each and len(os.fsencode(each)) <= _MOST_PLACE)
+    place = next((each for each in places if Path(each).is_dir()), None)
+    try:
+        outer = TemporaryDirectory(prefix="bw-", dir=place, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise _no_answer(LOCAL, f"{place}: {error.strerror}") from error
+    with outer as name:
+        yield str(Path(name) / "ray")
 
 
 def check_cluster(address: str) -> None:
