@@ -16,11 +16,12 @@ from torch import nn
 
 from bitwright.base.errors import BitwrightError, DataError, ModelError
 from bitwright.cli import entry
+from bitwright.interop import ops
 from bitwright.interop.caffe.files import blob_array, parse_prototxt, read_caffemodel
 from bitwright.interop.caffe.read import load_caffe, network_of_net
 from bitwright.interop.caffe.write import caffe_windows, net_of, save_caffe
 from bitwright.interop.model_files import load_model
-from bitwright.interop.network import InputConvention, Network
+from bitwright.interop.network import InputConvention, Network, NetworkBuilder
 from bitwright.interop.network_from_torch import network_of
 from bitwright.interop.network_to_torch import module_of
 from bitwright.interop.ops import Pool, windows
@@ -94,6 +95,27 @@ def test_batch_norm_is_two_layers_and_its_third_blob_counts() -> None:
     norm.batch_norm_param.use_global_stats = False
     with pytest.raises(ModelError, match="use_global_stats"):
         network_of_net(net, numbers_of(net), {})
+
+
+@pytest.mark.parametrize("arrays", [("gamma", "beta"), ("gamma",), ("beta",), ()])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_norms_of_keras_with_and_without_factor_and_offset(
+    arrays: tuple[str, ...], scaled: bool, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    own = {name: rng.normal(size=3).astype(np.float32) for name in ("mean", *arrays)}
+    own["variance"] = rng.uniform(0.1, 2, 3).astype(np.float32)
+    b = NetworkBuilder()
+    edge = b.add("norm", ops.Norm(1e-3), (b.add("data", ops.Input((3, 4, 4))),), own)
+    if scaled:
+        gamma = rng.normal(size=3).astype(np.float32)
+        edge = b.add("factor", ops.Scale(), (edge,), {"gamma": gamma})
+    network = b.network("net", edge, InputConvention())
+    back = load_caffe(*save_caffe(network, tmp_path / "net.prototxt"))
+    x = torch.from_numpy(rng.normal(size=(2, 3, 4, 4)).astype(np.float32))
+    with torch.no_grad():
+        wanted, found = module_of(network)(x), module_of(back)(x)
+    assert torch.allclose(wanted, found, rtol=1e-5, atol=1e-6)
 
 
 def test_the_input_convention_travels(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,12 @@ def test_what_is_infinite_agrees_with_nothing(
     model, shape = NETWORKS["dense"]
     save_model(model, "caffe", tmp_path / "net.prototxt", shape)
     import_model(tmp_path / "net.prototxt", tmp_path / "in")
-    built = [lambda x: torch.full((1, 2), torch.inf), lambda x: torch.zeros(1, 2)]
+    built: list[torch.nn.Module] = [
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(prod(shape), 2)) for _ in range(2)
+    ]
+    for value, built_model in zip((torch.inf, 0.0), built, strict=True):
+        for parameter in built_model.parameters():
+            torch.nn.init.constant_(parameter, value)
     monkeypatch.setattr(export_network, "_float", lambda loaded: built.pop(0))
     with pytest.raises(MismatchError, match="differ by inf"):
         export_model(tmp_path / "in", "safetensors", tmp_path / "n.safetensors")
@@ -145,3 +151,23 @@ def test_weights_alone_need_their_model(tmp_path: Path) -> None:
         import_model(
             tmp_path / "bad.pt", tmp_path / "y", model="mnist_cnn", classes=10, input_shape=SHAPE
         )
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_a_file_is_compared_with_its_source_whatever_the_outputs_are(
+    size: float, tmp_path: Path
+) -> None:
+    """An absolute tolerance lets everything pass where outputs are small."""
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 4))
+    with torch.no_grad():
+        model[1].weight.mul_(size)
+        model[1].bias.mul_(size)
+    save_model(model, "keras", tmp_path / "net.h5", (4, 4, 1))
+    loaded, paths = load_model(tmp_path / "net.h5"), (tmp_path / "net.h5",)
+    assert export_network._check_written(loaded, *paths, paths) <= 1e-5 * size
+    with torch.no_grad():
+        model[1].bias[2] += 1e-3 * size
+    save_model(model, "keras", tmp_path / "net.h5", (4, 4, 1))
+    with pytest.raises(MismatchError, match="more than rounding does"):
+        export_network._check_written(loaded, *paths, paths)
+    assert not paths[0].exists()

@@ -22,7 +22,8 @@ def merge_scales(network: Network) -> Network:
         inputs = tuple(gone.get(name, name) for name in layer.inputs)
         front = layers.get(inputs[0]) if inputs else None
         alone = len(network.readers(layer.inputs[0])) == 1 if inputs else False
-        bare = front is not None and isinstance(front.op, ops.Norm) and "gamma" not in front.arrays
+        bare = front is not None and isinstance(front.op, ops.Norm)
+        bare = bare and not {"gamma", "beta"} & set(front.arrays)
         if isinstance(layer.op, ops.Scale) and front is not None and bare and alone:
             arrays = {**front.arrays, **layer.arrays}
             if "beta" not in arrays:

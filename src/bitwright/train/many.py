@@ -25,6 +25,7 @@ from torch.multiprocessing.spawn import ProcessException
 
 from bitwright.base import errors
 from bitwright.base.errors import BitwrightError, RunError
+from bitwright.base.tools.process import die_with_parent
 from bitwright.base.tools.python import safe_children
 from bitwright.base.users_modules import Opened
 from bitwright.train.checkpoint import load_checkpoint
@@ -34,6 +35,7 @@ from bitwright.train.state import CHECKPOINT
 
 Train = Callable[[Fabric, Job, OnProgress | None], Any]
 _PORT = "MASTER_PORT"
+_LAST_WORDS_S = 5.0  # in which what processes have told is taken in, behind their end
 
 
 def train_on_many(job: Job, train: Train, on_progress: OnProgress | None) -> int:
@@ -63,7 +65,8 @@ def train_on_many(job: Job, train: Train, on_progress: OnProgress | None) -> int
         with safe_children():
             queue = mp.get_context("spawn").SimpleQueue()
             with _listening(queue, raised, on_progress), _own_port():
-                fabric.launch(_work, train, _Parcel(job), queue)
+                with _ended_with_this():
+                    fabric.launch(_work, train, _Parcel(job), queue)
     except ProcessException as error:
         raise _reason(raised, error) from error
     return before
@@ -84,8 +87,25 @@ class _Parcel:
         return _with_networks(self._job, copy.deepcopy)
 
 
+@contextmanager
+def _ended_with_this() -> Iterator[None]:
+    """Processes that are started within are gone behind it. After Ctrl-C they would be waited for
+    at the end of Python, while they wait for each other.
+    """
+    others = set(mp.active_children())
+    try:
+        yield
+    finally:
+        mine = [child for child in mp.active_children() if child not in others]
+        for child in mine:
+            child.kill()  # a checkpoint is whole at any moment
+        for child in mine:
+            child.join(_LAST_WORDS_S)
+
+
 def _work(fabric: Fabric, train: Train, parcel: _Parcel, queue: Any) -> None:
     """What each process does."""
+    die_with_parent()
     try:
         train(fabric, parcel.open(), queue.put if fabric.is_global_zero else None)
     except BitwrightError as error:
@@ -121,11 +141,14 @@ def _listening(
 
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
+    wait: float | None = _LAST_WORDS_S
     try:
         yield
+        wait = None
     finally:
-        queue.put(None)
-        listener.join()
+        # Who was ended while it told something may have left the queue locked, or half a message.
+        threading.Thread(target=queue.put, args=(None,), daemon=True).start()
+        listener.join(wait)
     if failed:  # too late to stop anything, but not to be reported
         raise failed[0]
 

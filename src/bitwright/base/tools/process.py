@@ -8,10 +8,13 @@ it works (`base.tools.python`).
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
 import os
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +30,7 @@ Tick = Callable[[float], None]
 
 #: Process groups of programs that run, by their number.
 _running: set[int] = set()
+_SET_PARENT_DEATH_SIGNAL = 1  # of prctl(2)
 _GRACE_S = 2.0
 _POLL_S = 0.02
 _TAIL_LINES = 12
@@ -136,10 +140,21 @@ def run_process(
 
 
 def end_running() -> None:
-    """End every program that this process runs, at once: for who is about to end himself."""
+    """End every program that this process runs, and every process of Python that it has started, at
+    once: for who is about to end himself.
+    """
     for pid in tuple(_running):
         with suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
+    for child in multiprocessing.active_children():
+        with suppress(OSError, ValueError):  # it has ended
+            child.kill()
+
+
+def die_with_parent() -> None:
+    """End this process with the one that has started it, however that ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _wait(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -188,9 +189,11 @@ class _Writer:
         message.batch_norm_param.eps = op.eps
         _blobs(message, layer, ("mean", "variance"))
         fill_blob(message.blobs.add(), np.ones(1, np.float32))  # the moving average's own factor
-        if "gamma" in layer.arrays:
+        if "gamma" in layer.arrays or "beta" in layer.arrays:
             name = f"{layer.name}/scale"
-            self._scale(name, (layer.name,), layer)
+            ones = np.ones_like(layer.arrays["mean"])  # Caffe has no offset without a factor
+            both = replace(layer, arrays={"gamma": ones, **layer.arrays})
+            self._scale(name, (layer.name,), both)
             self.top[layer.name] = name
 
     def _scale(self, name: str, bottoms: tuple[str, ...], layer: Layer) -> None:
