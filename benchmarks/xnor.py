@@ -31,7 +31,7 @@ import numpy as np
 from executor import machine
 
 from bitwright.base.errors import ToolError
-from bitwright.ir.executor.builder import empty_aligned
+from bitwright.ir.executor.alignment import empty_aligned
 from bitwright.ir.executor.xnor import AMX, POPCOUNT, XNOR, BinaryMatrix, pack_signs
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "xnor.json"

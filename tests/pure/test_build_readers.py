@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from bitwright.build.readers import MANY, copy_for_readers
 
 CLOCK, ENABLE = 1, 2
@@ -83,28 +81,6 @@ def test_resets_have_no_copies() -> None:
         cell["connections"]["LSR"], cell["port_directions"]["LSR"] = [50], "input"
         module["cells"][f"i_block{n % 4}.data_{n}"] = cell
     assert copy_for_readers(module) == 0
-
-
-SHELL = "i_serial"
-
-
-@pytest.mark.parametrize("between", ["between", f"{SHELL}.between"])
-def test_blocks_of_a_design_in_a_board_s_shell(between: str) -> None:
-    """The shell has blocks, and the design that is one of them has its own."""
-    inside = {
-        name if name == "between" else f"{SHELL}.i_design.{name}": cell
-        for name, cell in design(MANY)["cells"].items()
-    }
-    inside[between] = inside.pop("between")
-    inside[f"{SHELL}.i_design.between"] = lut(80, 50)
-    inside[f"{SHELL}.i_link.i_send.d"] = lut(81, 50)
-    inside["i_clocks.e"] = lut(82, 50)
-    module = {"cells": inside, "netnames": {}}
-    before = set(inside)
-    assert copy_for_readers(module) == 4
-    came = set(module["cells"]) - before
-    home = f"{SHELL}.i_design.i_unit.moves_for_"
-    assert came == {home + block for block in ("i_front", "i_behind", "i_link", "i_clocks")}
 
 
 def test_a_register_outside_of_the_blocks_and_a_name_that_is_taken() -> None:

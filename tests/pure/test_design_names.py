@@ -144,8 +144,11 @@ def test_what_was_made_for_files_of_a_folder_counts_where_it_is_moved_to(place: 
     design.step("implement", _facts(design, "implement"), lambda folder: None)
     moved = folder.rename(place / "moved")
     assert done_here(open_design(moved), "implement") == moved / "implement"
-    (moved / "target").write_text("another")
-    assert done_here(open_design(moved), "implement") is None
+    for name in ("target", "board.toml"):
+        (moved / name).write_text("another")
+        assert done_here(open_design(moved), "implement") is None
+        (moved / name).write_text("")
+    assert done_here(open_design(moved), "implement") == moved / "implement"
 
 
 def test_a_link_and_dots_lead_where_the_system_says(place: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from bitwright.base.errors import RecipeError
 from bitwright.cli import entry as cli
 from bitwright.pipeline.recipe import recipe_from_dict
 from bitwright.pipeline.recipe_keys import keys_below, recipe_keys
+from bitwright.pipeline.recipe_schema import ImplementSection
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.policy_keys import quant_keys
 
@@ -137,3 +139,13 @@ def test_attributes_of_a_base_hold_for_what_is_made_from_it() -> None:
         """
 
     assert meanings(Made) == {"kind": "which.", "size": "of the whole."}
+
+
+def test_what_a_board_s_own_file_says_counts_and_not_where_it_lies(tmp_path: Path) -> None:
+    facts = []
+    for name, text in (("a.toml", "one"), ("b.toml", "one"), ("a.toml", "two")):
+        (tmp_path / name).write_text(text)
+        facts.append(ImplementSection(board=str(tmp_path / name)).facts())
+    assert facts[0] == facts[1] != facts[2]
+    assert ImplementSection(board="ulx3s").facts()["board"] == "ulx3s"
+    assert ImplementSection().facts()["board"] is None

@@ -152,7 +152,16 @@ def hardware_facts(section: HardwareSection) -> dict[str, Any]:
         del fields["kind"], fields["engine"]
     elif Path(section.engine).suffix == ".json":
         fields["engine"] = read_text(Path(section.engine), most=MOST_TEXT)
-    target = Path(section.target)
-    if (target.suffix == ".toml" or "/" in section.target) and target.is_file():
-        fields["target"] = read_text(target, most=MOST_TEXT)
+    fields["target"] = described_by(section.target)
     return fields
+
+
+def described_by(name: str) -> str:
+    """What a target or a board is, for keys: its name, or what is in the file of the user's own.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    path = Path(name)
+    named = (path.suffix == ".toml" or "/" in name) and path.is_file()
+    return read_text(path, most=MOST_TEXT) if named else name

@@ -25,7 +25,7 @@ from bitwright.base.errors import RecipeError
 from bitwright.data.spec import DatasetSpec
 from bitwright.low_precision.config import AS_TRAINED, formats_as_trained
 from bitwright.models.catalog import ModelSpec
-from bitwright.pipeline.recipe_hardware import Count, HardwareSection, Section
+from bitwright.pipeline.recipe_hardware import Count, HardwareSection, Section, described_by
 from bitwright.quantize.presets import without_preset
 from bitwright.tasks.catalog import TaskSpec
 from bitwright.train.config import Phases, TrainConfig
@@ -127,6 +127,15 @@ class ImplementSection(Section):
     seeds: Annotated[int, Field(ge=1, le=64, strict=True)] = 1
     board: str | None = None
     timeout_s: Annotated[float, Field(gt=0, le=24 * 3600)] = 1200.0
+
+    def facts(self) -> dict[str, Any]:
+        """What a placement depends on, for keys: with what a board's own file says for its name.
+
+        Raises:
+            DataError: that file cannot be read.
+        """
+        fields = self.model_dump(mode="json")
+        return fields | {"board": self.board and described_by(self.board)}
 
 
 class ReportSection(Section):

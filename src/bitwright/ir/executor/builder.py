@@ -13,9 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.ir.executor.alignment import ALIGN, aligned
-from bitwright.ir.executor.alignment import (
-    empty_aligned as empty_aligned,  # noqa: PLC0414 - benchmarks/xnor.py takes it from here
-)
 from bitwright.ir.executor.compiler import Library
 from bitwright.ir.executor.layout import COp, CPlan, CTensor, Kind, Op, storage
 from bitwright.ir.graph import Graph

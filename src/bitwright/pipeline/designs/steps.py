@@ -108,7 +108,7 @@ def _facts(design: Design, name: str) -> dict[str, Any]:
         }
     return {
         "hardware": hardware,
-        "implement": wanted.implement.model_dump(mode="json"),
+        "implement": design.settings.implement.facts(),
         "host": design.host and design.host.model_dump(mode="json"),
     }
 

@@ -47,7 +47,7 @@ def facts_of(work: Workspace) -> dict[str, Any]:
             _own_hardware(work) if work.recipe.hardware.blocks else None,
         ],
         "simulate": fields["simulate"],
-        "implement": fields["implement"],
+        "implement": work.recipe.implement.facts(),
         "report": fields["report"],
         "description": fields["description"],
         **{f"code:{name}": code_key(f"bitwright.pipeline.steps.{name}") for name in STEP_NAMES},
