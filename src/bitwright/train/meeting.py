@@ -37,13 +37,13 @@ class PrivateDDP(DDPStrategy):
         """As Fabric's own, which opens no store where torch has one already."""
         device = self.root_device
         self.accelerator.setup_device(device)
-        has_gpu = device.type != "cpu"
+        has_gpu = device.type == "cuda"
         if not has_gpu:
             for _, name in socket.if_nameindex():
                 if name in _LOOPBACK:
                     os.environ.setdefault(_INTERFACE, name)
         torch.distributed.init_process_group(
-            torch.distributed.get_default_backend_for_device(device),
+            "nccl" if has_gpu else "gloo",
             store=torch.distributed.FileStore(str(self.place), self.num_processes),
             rank=self.local_rank,
             world_size=self.num_processes,
