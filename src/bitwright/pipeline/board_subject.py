@@ -11,6 +11,7 @@ import numpy as np
 
 from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, RunError
+from bitwright.base.memory import MOST_OF_A_FILE, shown
 from bitwright.base.nouns import IMAGES, OF_AXES, Noun, noun_of
 from bitwright.base.progress import Progress
 from bitwright.build.implement import RESULT, read_result
@@ -23,7 +24,8 @@ from bitwright.host.description import FILE
 from bitwright.host.images import image_files, levels_of
 from bitwright.host.numbers import levels_of_numbers
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
-from bitwright.pipeline.designs.folder import is_design, open_design
+from bitwright.ir.footprint import held_bytes
+from bitwright.pipeline.designs.folder import MOST_BYTES, is_design, open_design
 from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, REPORT, SIMULATE, done_here, map_design
 from bitwright.pipeline.run_files import check_run_folder, is_run, run_place
 from bitwright.pipeline.steps.levels import INPUTS, LEVELS, read_levels
@@ -134,10 +136,11 @@ def choose_images(
     subject: BoardSubject, description: Description, places: list[Path], count: int | None
 ) -> Images:
     """Image files, ``.npy`` files (integers are levels, floats what they are made of), or what the
-    run was tested on; else random levels.
+    run was tested on; else random levels, fewer of large frames (1 GiB at a time).
 
     Raises:
-        DataError: a file cannot be read, or has another shape.
+        DataError: a file cannot be read, or has another shape; or the levels of all take more than
+            `MOST_BYTES`.
     """
     shape = description.input.shape
     arrays = [place for place in places if place.suffix == ".npy"]
@@ -146,14 +149,17 @@ def choose_images(
         names = [f"{subject.noun(shape).one} {number}" for number in range(len(levels))]
     elif places:
         files = image_files(places)[:count]
+        _check_size(len(files), shape, places[0])
         names, levels = [str(file) for file in files], levels_of(files, description)
     elif subject.lowered is not None and (subject.lowered / LEVELS).is_file():
         levels = read_levels(subject.lowered)[INPUTS]
         one = subject.noun(shape).one
         names = [f"test {one} {number}" for number in range(len(levels))]
     elif subject.graph is not None:
+        drawn = count or min(RANDOM, frames_at_a_time(subject.graph))
+        _check_size(drawn, shape, subject.place)
         rng = np.random.default_rng(0)
-        levels = random_feeds(subject.graph, count or RANDOM, rng)[subject.graph.inputs[0]]
+        levels = random_feeds(subject.graph, drawn, rng)[subject.graph.inputs[0]]
         names = [f"random frame {number}" for number in range(len(levels))]
     else:
         raise DataError(
@@ -162,6 +168,22 @@ def choose_images(
             hint="give levels: an .npy file of integers (N, elements of a frame)",
         )
     return Images(names[:count], levels[:count])
+
+
+def frames_at_a_time(graph: Graph) -> int:
+    """How many frames take 1 GiB; at least one."""
+    return max(1, MOST_OF_A_FILE // max(1, held_bytes(graph)))
+
+
+def _check_size(count: int, shape: tuple[int, ...], where: Path) -> None:
+    needed = 8 * count * prod(shape)
+    if needed > MOST_BYTES:
+        raise DataError(
+            f"the levels of {count} frames take {shown(needed)}, at most {shown(MOST_BYTES)} are "
+            "sent",
+            where=str(where),
+            hint="send fewer: --count 16",
+        )
 
 
 def _read_levels(path: Path, shape: tuple[int, ...], given: HostInput | None) -> IntArray:

@@ -21,6 +21,7 @@ Levels = NDArray[np.int64]
 Beats = NDArray[np.uint8]
 
 _CHUNK_BITS = 1 << 26  # bounds the memory of the unpacked bits
+_CHUNK_ELEMENTS = 1 << 22  # and of what is made of levels on the way, 8 bytes each
 
 
 @dataclass(frozen=True)
@@ -89,17 +90,16 @@ def pack(spec: StreamSpec, levels: Levels) -> Beats:
         )
     flat = np.ascontiguousarray(levels, dtype=np.int64).reshape(-1, spec.lanes)
     _check_levels(spec, flat)
-    codes = (flat + 1) >> 1 if spec.bipolar else flat
-    if spec.codes is not None:
-        codes = spec.codes.to_bits(spec.codes.codes(flat))
     out = np.zeros((flat.shape[0], spec.beat_bytes), dtype=np.uint8)
-    if spec.lane_bits % 8 == 0 or spec.lanes == 1:
-        _pack_bytes(spec, codes, out)
-        return out
     for part in _chunks(spec, flat.shape[0]):
+        codes = (flat[part] + 1) >> 1 if spec.bipolar else flat[part]
+        if spec.codes is not None:
+            codes = spec.codes.to_bits(spec.codes.codes(codes))
+        if spec.lane_bits % 8 == 0 or spec.lanes == 1:
+            _pack_bytes(spec, codes, out[part])
+            continue
         bits = np.unpackbits(
-            codes[part]
-            .astype("<i8")
+            codes.astype("<i8")
             .view(np.uint8)
             .reshape(-1, spec.lanes, 8)[:, :, : _lane_bytes(spec)],
             axis=2,
@@ -126,20 +126,22 @@ def unpack(spec: StreamSpec, beats: Beats) -> Levels:
             f"got an array of shape {beats.shape}"
         )
     used = spec.lanes * spec.lane_bits
-    wide = np.zeros((beats.shape[0], spec.lanes, 8), dtype=np.uint8)
+    found = np.empty((beats.shape[0], spec.lanes), dtype=np.int64)
     for part in _chunks(spec, beats.shape[0]):
         bits = np.unpackbits(beats[part], axis=1, count=used, bitorder="little")
         lanes = bits.reshape(bits.shape[0], spec.lanes, spec.lane_bits)
         packed = np.packbits(lanes, axis=2, bitorder="little")
-        wide[part, :, : packed.shape[2]] = packed
-    codes = wide.view("<i8").reshape(-1, spec.lanes).astype(np.int64)
-    if spec.bipolar:
-        codes = 2 * codes - 1
-    elif spec.codes is not None:
-        codes = spec.codes.levels(spec.codes.from_bits(codes))
-    elif spec.signed:
-        codes -= (codes >> (spec.lane_bits - 1)) << spec.lane_bits
-    return codes.reshape(beats.shape[0] // spec.beats, spec.frame_elements)
+        wide = np.zeros((*packed.shape[:2], 8), dtype=np.uint8)
+        wide[:, :, : packed.shape[2]] = packed
+        codes = wide.view("<i8").reshape(-1, spec.lanes).astype(np.int64)
+        if spec.bipolar:
+            codes = 2 * codes - 1
+        elif spec.codes is not None:
+            codes = spec.codes.levels(spec.codes.from_bits(codes))
+        elif spec.signed:
+            codes -= (codes >> (spec.lane_bits - 1)) << spec.lane_bits
+        found[part] = codes
+    return found.reshape(beats.shape[0] // spec.beats, spec.frame_elements)
 
 
 def _pack_bytes(spec: StreamSpec, codes: Levels, out: Beats) -> None:
@@ -155,7 +157,7 @@ def _lane_bytes(spec: StreamSpec) -> int:
 
 
 def _chunks(spec: StreamSpec, beats: int) -> list[slice]:
-    step = max(1, _CHUNK_BITS // (spec.lanes * spec.lane_bits))
+    step = max(1, min(_CHUNK_BITS // spec.lane_bits, _CHUNK_ELEMENTS) // spec.lanes)
     return [slice(start, min(start + step, beats)) for start in range(0, beats, step)]
 
 

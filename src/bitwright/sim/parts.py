@@ -88,7 +88,8 @@ class PartsSimulator:
         for simulator, inputs, outputs in self.parts:
             beats = simulator.pack({port: values[tensor] for port, tensor in inputs.items()})
             result = simulator.run(beats, frames, stalls)
-            values |= {tensor: result.levels[port] for port, tensor in outputs.items()}
+            found = result.levels
+            values |= {tensor: found[port] for port, tensor in outputs.items()}
             results.append(result)
         given = {name: value for name, value in values.items() if name not in levels}
         return PartsResult(given, tuple(results))

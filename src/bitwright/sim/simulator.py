@@ -52,7 +52,7 @@ class SimResult:
     Attributes:
         frames: number of frames.
         beats: output -> its beats, (frames * beats of a frame, bytes).
-        levels: output -> its levels, (frames, elements of a frame).
+        outputs: the ports that they came out of.
         input_cycles, output_cycles: port -> cycle of every transfer; cycle 0 is the first one
             after reset.
         cycles: from the first cycle to the last output beat.
@@ -68,7 +68,7 @@ class SimResult:
 
     frames: int
     beats: Mapping[str, Beats] = field(repr=False)
-    levels: Mapping[str, Levels] = field(repr=False)
+    outputs: tuple[Port, ...] = field(repr=False)
     input_cycles: Mapping[str, Cycles] = field(repr=False)
     output_cycles: Mapping[str, Cycles] = field(repr=False)
     cycles: int
@@ -79,6 +79,25 @@ class SimResult:
     stalls: str
     memory_beats: Mapping[str, int] = field(default_factory=dict)
     frame_error: int = 0
+
+    @property
+    def levels(self) -> dict[str, Levels]:
+        """Output -> its levels, (frames, elements of a frame).
+
+        They are made at each look: in memory a level takes 64 bits, a beat's lane as few as one.
+
+        Raises:
+            FormatError: a lane holds a code that is no number.
+        """
+        return self.levels_of(0, self.frames)
+
+    def levels_of(self, start: int, end: int) -> dict[str, Levels]:
+        """As `levels`, of some of the frames."""
+        found = {}
+        for port in self.outputs:
+            part = slice(start * port.spec.beats, end * port.spec.beats)
+            found[port.name] = unpack(port.spec, self.beats[port.name][part])
+        return found
 
     def frame_ends(self) -> Cycles:
         """Cycle of the last output beat of each frame, over all outputs."""
@@ -202,7 +221,7 @@ class Simulator:
         with tempfile.TemporaryDirectory(prefix="bitwright-sim-") as folder:
             scratch = Path(folder)
             for number, port in enumerate(self.design.inputs):
-                (scratch / f"in{number}.beats").write_bytes(inputs[port.name].tobytes())
+                inputs[port.name].tofile(scratch / f"in{number}.beats")
                 if port.name in broken:
                     flags = broken[port.name].astype(np.uint8)
                     (scratch / f"in{number}.lasts").write_bytes(flags.tobytes())
@@ -310,7 +329,7 @@ class Simulator:
         return SimResult(
             frames=frames,
             beats=beats,
-            levels={p.name: unpack(p.spec, beats[p.name]) for p in design.outputs},
+            outputs=tuple(design.outputs),
             input_cycles=cycles_in,
             output_cycles=cycles_out,
             cycles=int(table["finish"]),

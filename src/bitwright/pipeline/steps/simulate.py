@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,16 @@ from bitwright.pipeline.steps.simulate_engine import prove_engine
 from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.quantize.integers.affine import SCORES
 from bitwright.sim import SimResult, Simulator, StallPattern, burst_stalls, compare, random_stalls
+from bitwright.sim.beats import Beats
 
 OUTPUTS = "outputs.npz"
 _CHUNK = 100
 _CHUNK_CYCLES = 2_000_000
 _LEAST_FRAMES = 3
 _RATE_FRAMES = 12
+#: Of levels that are looked at together, and of the beats of a run with the cycles they came in.
+_PART_BYTES, _RUN_BYTES = 1 << 28, 1 << 31
+_LEVEL_BYTES = _CYCLE_BYTES = 8
 _BUG = "this is a bug in Bitwright"
 
 
@@ -61,6 +65,28 @@ class _Proof:
         """How many there are."""
         return len(next(iter(self.inputs.values())))
 
+    @property
+    def most_frames(self) -> int:
+        """Of one run: beats and their cycles take 2 GiB; never fewer than show the rate."""
+        ports = (*self.simulator.design.inputs, *self.simulator.design.outputs)
+        each = sum(port.spec.beats * (port.spec.beat_bytes + _CYCLE_BYTES) for port in ports)
+        return max(_LEAST_FRAMES, _RUN_BYTES // each)
+
+    def _parts(self, count: int) -> list[slice]:
+        """Frames of which levels are looked at together."""
+        ports = (*self.simulator.design.inputs, *self.simulator.design.outputs)
+        each = _LEVEL_BYTES * sum(port.spec.frame_elements for port in ports)
+        size = max(1, _PART_BYTES // each)
+        return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+    def _beats(self, chosen: IntArray) -> dict[str, Beats]:
+        """These images as they are sent."""
+        packed = [
+            self.simulator.pack({port: levels[chosen[p]] for port, levels in self.inputs.items()})
+            for p in self._parts(len(chosen))
+        ]
+        return {port: np.concatenate([beats[port] for beats in packed]) for port in packed[0]}
+
     def run(
         self, chosen: IntArray, stalls: StallPattern | None = None, reset_at: int | None = None
     ) -> SimResult:
@@ -70,17 +96,20 @@ class _Proof:
             MismatchError: a value differs; names image, output and element.
         """
         design = self.simulator.design
-        beats = self.simulator.pack({port: levels[chosen] for port, levels in self.inputs.items()})
+        beats = self._beats(chosen)
         result = self.simulator.run(beats, len(chosen), stalls, reset_at=reset_at)
         lanes = {port.name: port.spec.lanes for port in design.outputs}
-        difference = compare(self.expected(chosen), result.levels, lanes)
-        if difference is not None:
-            image = int(chosen[difference.frame])
-            raise MismatchError(
-                f"RTL differs from the integer graph on test image {image}: {difference}",
-                where=f"simulation of {design.top}, stalls: {result.stalls}",
-                hint=f"{_BUG}; please report it with its folder",
-            )
+        for part in self._parts(len(chosen)):
+            got = result.levels_of(part.start, part.stop)
+            difference = compare(self.expected(chosen[part]), got, lanes)
+            if difference is not None:
+                frame = part.start + difference.frame
+                told = replace(difference, frame=frame)
+                raise MismatchError(
+                    f"RTL differs from the integer graph on test image {chosen[frame]}: {told}",
+                    where=f"simulation of {design.top}, stalls: {result.stalls}",
+                    hint=f"{_BUG}; please report it with its folder",
+                )
         return result
 
     def expected(self, chosen: IntArray) -> dict[str, IntArray]:
@@ -182,7 +211,7 @@ def prove_rtl(
     ports = dict(zip(graph.outputs, (port.name for port in design.outputs), strict=True))
     outputs = {port: expected[edge] for edge, port in ports.items()}
     proof = _Proof(simulator, inputs, outputs, mapped.interval)
-    stalled_count = min(wanted.stall_images, count)
+    stalled_count = min(wanted.stall_images, count, proof.most_frames)
     plain = _back_to_back(proof, np.arange(count), progress)
     rate, latency = _check_rate(proof, progress)
     stalled = _with_stalls(proof, wanted, seed, stalled_count, progress)
@@ -194,7 +223,9 @@ def prove_rtl(
         images=count,
         stall_images=stalled_count,
         stall_patterns=tuple(result.stalls for result in stalled),
-        compared_values=sum(values.size for r in every for values in r.levels.values()),
+        compared_values=sum(
+            r.frames * port.spec.frame_elements for r in every for port in r.outputs
+        ),
         differences=0,
         interval=int(rate.interval or 0),
         predicted_interval=mapped.interval,
@@ -203,8 +234,9 @@ def prove_rtl(
         high_water=_check_fifos(every),
         cycles=sum(r.cycles for r in every),
     )
+    came = [r.levels for r in plain]
     found = {
-        edge: np.concatenate([r.levels[port] for r in plain]).reshape(
+        edge: np.concatenate([levels[port] for levels in came]).reshape(
             count, *graph.types[edge].shape
         )
         for edge, port in ports.items()
@@ -214,7 +246,7 @@ def prove_rtl(
 
 def _back_to_back(proof: _Proof, chosen: IntArray, progress: Progress) -> list[SimResult]:
     """Every image once, frames without a gap, in chunks that keep the progress bar moving."""
-    size = max(_LEAST_FRAMES, min(_CHUNK, _CHUNK_CYCLES // proof.interval))
+    size = max(_LEAST_FRAMES, min(_CHUNK, _CHUNK_CYCLES // proof.interval, proof.most_frames))
     results = []
     for start in range(0, len(chosen), size):
         progress("simulating", start, len(chosen))
@@ -230,7 +262,7 @@ def _check_rate(proof: _Proof, progress: Progress) -> tuple[SimResult, int]:
         MismatchError: it is not.
     """
     progress("measuring the rate", 0, 0)
-    result = proof.run(np.arange(_RATE_FRAMES) % proof.frames)
+    result = proof.run(np.arange(min(_RATE_FRAMES, proof.most_frames)) % proof.frames)
     if result.interval != proof.interval:
         raise MismatchError(
             f"{result.interval} cycles a frame in the steady state, {proof.interval} predicted",
@@ -277,9 +309,10 @@ def _with_damaged_frames(proof: _Proof, progress: Progress) -> None:
         lasts[port] = np.zeros(len(beats[port]), dtype=bool)
         lasts[port][np.cumsum(lengths) - 1] = True
     result = proof.simulator.run(beats, len(surplus), lasts=lasts)
-    frames = np.array([0, len(surplus) - 1])
-    got = {name: levels[frames] for name, levels in result.levels.items()}
-    difference = compare(proof.expected(np.array([0, 0])), got)
+    whole_frame, last = proof.expected(np.arange(1)), len(surplus) - 1
+    difference = None
+    for at in (0, last):
+        difference = difference or compare(whole_frame, result.levels_of(at, at + 1))
     if difference is not None or result.frame_error != 1:
         raise MismatchError(
             f"behind frames with a lost and a surplus beat: {difference or 'no flag is raised'}",

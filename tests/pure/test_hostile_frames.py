@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Designs of a few hundred bytes with frames as large as a stranger's may be: what is done with
+many of them takes the memory of a few.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.pure.test_board_protocol import describe
+
+from bitwright.base.errors import DataError
+from bitwright.ir import INTEGER, Graph, GraphBuilder
+from bitwright.ir.types import parse_type
+from bitwright.pipeline import board, board_subject
+from bitwright.pipeline.board_subject import RANDOM, BoardSubject, choose_images
+from bitwright.pipeline.steps import simulate
+from bitwright.sim import Simulator, StallPattern, StreamSpec, beats, pack, unpack
+from bitwright.sim.spec import Design, Port
+
+MIB = 1 << 20
+
+
+class Wire(Simulator):
+    """A design that gives what it takes."""
+
+    def execute(self, job: Path, pattern: StallPattern) -> str:
+        frames = dict(line.split(" ", 1) for line in job.read_text().splitlines())["frames"]
+        stamps = np.arange(int(frames) * self.design.inputs[0].beats, dtype="<u8")
+        for name in ("in0", "out0"):
+            stamps.tofile(job.parent / f"{name}.cycles")
+        shutil.copyfile(job.parent / "in0.beats", job.parent / "out0.beats")
+        table = {"status": "done", "outputs": [{"bad_last": -1}], "memories": []}
+        (job.parent / "result.json").write_text(
+            json.dumps(table | {"finish": len(stamps), "frame_error": 0})
+        )
+        return ""
+
+
+def test_twelve_frames_are_simulated_in_the_memory_of_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bit of an element is 64 of a level: twelve frames of 512 MiB took 20 GB."""
+    lanes = 1 << 16
+    port = Port(name="x", width=lanes, lane_bits=1, lanes=lanes, beats=16, bipolar=True)
+    design = Design(top="t", clock="c", reset="r", files=("t.sv",), inputs=(port,), outputs=(port,))
+    levels = np.ones((1, 16 * lanes), np.int64)  # 8 MiB
+    levels[0, ::3] = -1
+    proof = simulate._Proof(Wire(design, Path(), False), {"x": levels}, {"x": levels}, 16)
+    monkeypatch.setattr(simulate, "_PART_BYTES", 16 * MIB, raising=False)
+    monkeypatch.setattr(beats, "_CHUNK_ELEMENTS", 1 << 16, raising=False)
+    tracemalloc.start()
+    try:
+        result, _ = simulate._check_rate(proof, lambda *_: None)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert result.frames == 12
+    assert peak < 48 * MIB  # 12 frames of levels are 96
+
+
+@pytest.mark.parametrize("bits", [1, 5, 8, 24])
+def test_beats_are_the_same_in_parts(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = StreamSpec(3, bits, 7, 3 * bits + 2, signed=bits == 5, bipolar=bits == 1)
+    low, high = spec.interval
+    levels = np.random.default_rng(0).integers(low, high + 1, (4, 21))
+    levels[levels == 0] = high
+    whole = pack(spec, levels)
+    monkeypatch.setattr(beats, "_CHUNK_ELEMENTS", 12, raising=False)
+    assert (pack(spec, levels) == whole).all()
+    assert (unpack(spec, whole) == levels).all()
+
+
+def _graph() -> Graph:
+    builder = GraphBuilder("g", INTEGER)
+    x = builder.input("x", parse_type("uint4[4,4,1] * 0x1p+0 in [0,15]"))
+    return builder.finish(builder.add("upsample", (x,), attrs={"factor": (2, 2)}))
+
+
+def test_a_board_gets_as_many_random_frames_as_take_a_gibibyte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen of 768 MiB each, packed and compared at once, took more than 10 GB."""
+    graph, described = _graph(), describe()
+    own = described.input.model_copy(update={"shape": (4, 4, 1)})
+    described = described.model_copy(update={"input": own})
+    subject = BoardSubject(tmp_path, tmp_path, graph)
+    assert len(choose_images(subject, described, [], None).levels) == RANDOM
+    one = 8 * (16 + 2 * 64)
+    monkeypatch.setattr(board_subject, "MOST_OF_A_FILE", 3 * one, raising=False)
+    assert len(choose_images(subject, described, [], None).levels) == 3
+    assert len(choose_images(subject, described, [], 5).levels) == 5  # who says so gets them
+    monkeypatch.setattr(board_subject, "MOST_BYTES", 8 * 16 * 20, raising=False)
+    with pytest.raises(DataError, match="21 frames"):
+        choose_images(subject, described, [], 21)
+    pictures = [tmp_path / f"{number}.png" for number in range(21)]
+    for picture in pictures:
+        picture.touch()
+    with pytest.raises(DataError, match="21 frames"):
+        choose_images(subject, described, pictures, None)
+
+
+def test_answers_of_a_board_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = _graph()
+    levels = np.random.default_rng(0).integers(0, 16, (7, 4, 4, 1))
+    edge = graph.outputs[0]
+    got = graph.run({"x": levels})[edge].reshape(7, -1)
+    got[2, 0] += 1
+    got[6, 5] += 1
+    monkeypatch.setattr(board_subject, "MOST_OF_A_FILE", 3 * 8 * (16 + 2 * 64), raising=False)
+    assert board._compare(graph, levels, {edge: got}) == (7 * 64, 2)
