@@ -14,14 +14,17 @@ import numpy as np
 import pytest
 from tests.pure.test_board_protocol import describe
 
-from bitwright.base.errors import DataError
+from bitwright.base.errors import DataError, GraphError
 from bitwright.ir import INTEGER, Graph, GraphBuilder
 from bitwright.ir.types import parse_type
 from bitwright.pipeline import board, board_subject
 from bitwright.pipeline.board_subject import RANDOM, BoardSubject, choose_images
+from bitwright.pipeline.designs.folder import Design, parse_settings
+from bitwright.pipeline.designs.steps import diff_design
 from bitwright.pipeline.steps import simulate
 from bitwright.sim import Simulator, StallPattern, StreamSpec, beats, pack, unpack
-from bitwright.sim.spec import Design, Port
+from bitwright.sim.spec import Design as Rtl
+from bitwright.sim.spec import Port
 
 MIB = 1 << 20
 
@@ -46,7 +49,7 @@ def test_twelve_frames_are_simulated_in_the_memory_of_some(monkeypatch: pytest.M
     """A bit of an element is 64 of a level: twelve frames of 512 MiB took 20 GB."""
     lanes = 1 << 16
     port = Port(name="x", width=lanes, lane_bits=1, lanes=lanes, beats=16, bipolar=True)
-    design = Design(top="t", clock="c", reset="r", files=("t.sv",), inputs=(port,), outputs=(port,))
+    design = Rtl(top="t", clock="c", reset="r", files=("t.sv",), inputs=(port,), outputs=(port,))
     levels = np.ones((1, 16 * lanes), np.int64)  # 8 MiB
     levels[0, ::3] = -1
     proof = simulate._Proof(Wire(design, Path(), False), {"x": levels}, {"x": levels}, 16)
@@ -112,3 +115,24 @@ def test_answers_of_a_board_are_compared_in_parts(monkeypatch: pytest.MonkeyPatc
     got[6, 5] += 1
     monkeypatch.setattr(board_subject, "MOST_OF_A_FILE", 3 * 8 * (16 + 2 * 64), raising=False)
     assert board._compare(graph, levels, {edge: got}) == (7 * 64, 2)
+
+
+def test_a_comparison_keeps_no_more_edges_of_the_hardware(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window holds 64 times the image of a pool of 8 x 8; 24 of them took more than 10 GB."""
+    builder = GraphBuilder("g", INTEGER)
+    edge = builder.input("x", parse_type("bipolar[12,12,1] * 0x1p+0 in [-1,1]"))
+    attrs = {"kernel": (8, 8), "stride": (1, 1), "padding": (3, 3, 4, 4)}
+    for _ in range(2):
+        edge = builder.add("max_pool", (edge,), attrs=attrs)
+    settings = parse_settings({"hardware": {"target": "xczu9eg"}}, "here")
+    design = Design(tmp_path, builder.finish(edge), settings)
+    design.save()
+    assert len(diff_design(design, until="hardware").stages) == 1
+    monkeypatch.setattr("bitwright.base.memory.MOST_OF_A_FILE", 8 * 12 * 12 * 64)
+    with pytest.raises(GraphError, match="one frame takes") as raised:
+        diff_design(design, until="hardware")
+    assert "BITWRIGHT_LARGE_FRAMES=1" in str(raised.value)
+    monkeypatch.setenv("BITWRIGHT_LARGE_FRAMES", "1")
+    assert len(diff_design(design, until="hardware").stages) == 1

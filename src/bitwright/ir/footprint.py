@@ -148,7 +148,8 @@ def frames_within(
             f"one frame takes {shown(each)} of memory; {shown(room)} are allowed",
             where=where or graph.name,
             hint="use smaller images or fewer channels"
-            + (", or leave layers out: all that they give is kept" if edges else _OWN),
+            + (", or leave layers out: all that they give is kept" if edges else "")
+            + _OWN,
         )
     return max(1, min(frames, room // max(each, 1), MOST_WORK // max(work(graph), 1)))
 

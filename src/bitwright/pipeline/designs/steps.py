@@ -230,6 +230,7 @@ def diff_design(
     Raises:
         RecipeError: another comparison; the network that was trained is not here.
         DataError: there is no such frame.
+        GraphError: the edges of one of the graphs take more memory than a stranger's may.
     """
     from bitwright.hw.dialect import HARDWARE as DIALECT
     from bitwright.pipeline.diff.hardware import against_graph, against_rtl
@@ -247,7 +248,7 @@ def diff_design(
     frame, source = _frame(design, index, file)
     folder = map_design(design, progress)
     hardware = load_graph(folder / HARDWARE, {"hardware": DIALECT}, chosen=True)
-    frames_within(hardware, 1, room_for(chosen=True), where, edges=True)
+    frames_within(hardware, 1, room_for(chosen=False), where, edges=True)  # windows are larger
     edges = design.graph.run(frame, edges=True)
     feeds = random_feeds(hardware, 1, np.random.default_rng(0)) | frame
     values = hardware.run(feeds, edges=True)
