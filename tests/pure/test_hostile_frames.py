@@ -15,7 +15,10 @@ import pytest
 from tests.pure.test_board_protocol import describe
 
 from bitwright.base.errors import DataError, GraphError
+from bitwright.interop.onnx.export_qdq import export_qdq
+from bitwright.interop.onnx.export_qonnx import export_qonnx
 from bitwright.ir import INTEGER, Graph, GraphBuilder
+from bitwright.ir.footprint import held_bytes
 from bitwright.ir.types import parse_type
 from bitwright.pipeline import board, board_subject
 from bitwright.pipeline.board_subject import RANDOM, BoardSubject, choose_images
@@ -136,3 +139,28 @@ def test_a_comparison_keeps_no_more_edges_of_the_hardware(
     assert "BITWRIGHT_LARGE_FRAMES=1" in str(raised.value)
     monkeypatch.setenv("BITWRIGHT_LARGE_FRAMES", "1")
     assert len(diff_design(design, until="hardware").stages) == 1
+
+
+@pytest.mark.parametrize("kind", ["qonnx", "qdq"])
+def test_an_export_runs_as_many_frames_at_a_time_as_fit(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fourteen frames that lay in a design folder were run at once, every edge of them kept."""
+    pytest.importorskip("onnxruntime")
+    export = {"qonnx": export_qonnx, "qdq": export_qdq}[kind]
+    graph, counts = _graph(), []
+    if kind == "qonnx":
+        pytest.importorskip("qonnx")
+    module = __import__(export.__module__, fromlist=["_compare"])
+    compare = module._compare
+
+    def seen(model: bytes, graph: Graph, feeds: dict[str, np.ndarray]) -> int:
+        counts.append(len(feeds["x"]))
+        return int(compare(model, graph, feeds))
+
+    monkeypatch.setattr(module, "_compare", seen)
+    feeds = {"x": np.arange(14 * 16).reshape(14, 4, 4, 1) % 16}
+    room = 3 * held_bytes(graph, edges=kind == "qonnx")
+    done = export(graph, tmp_path / "out.onnx", feeds=feeds, frames=2, room=room)
+    assert max(counts) == 3
+    assert sum(counts) == done.frames == 14 + (2 if kind == "qonnx" else 4)

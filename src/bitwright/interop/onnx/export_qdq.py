@@ -386,7 +386,7 @@ def export_qdq(
         feeds: levels to compare on, for instance of real images; random frames are always added,
             and as many of little contrast: in those of much contrast most activations saturate.
         room: bytes of levels that are held at a time, by default what the machine has; so many
-            random frames are drawn as fit.
+            random frames are drawn, and so many of `feeds` run at a time, as fit.
 
     Raises:
         MismatchError: ONNX Runtime computes something else; nothing is written.
@@ -400,7 +400,11 @@ def export_qdq(
     values += _compare(model, graph, _quiet_feeds(graph, frames, rng))
     frames *= 2
     if feeds is not None:
-        values += _compare(model, graph, feeds)
-        frames += len(feeds[graph.inputs[0]])
+        given = len(feeds[graph.inputs[0]])
+        size = frames_within(graph, given, most, "QDQ export")
+        for start in range(0, given, size):
+            part = {edge: feeds[edge][start : start + size] for edge in graph.inputs}
+            values += _compare(model, graph, part)
+        frames += given
     atomic_write(path, model)
     return QdqReport(path, frames, values, lines, comparisons)

@@ -143,7 +143,7 @@ def export_qonnx(
         frames: number of random frames.
         batch: fixed batch size of the file.
         room: bytes of levels that are held at a time, by default what the machine has; so many
-            random frames are drawn as fit.
+            random frames are drawn, and so many of `feeds` run at a time, as fit.
 
     Raises:
         MismatchError: QONNX computes something else; nothing is written.
@@ -156,7 +156,11 @@ def export_qonnx(
     values = _compare(model, graph, random_feeds(graph, count, np.random.default_rng(seed)))
     if feeds is not None:
         given = len(feeds[graph.inputs[0]]) // batch * batch
-        values += _compare(model, graph, {edge: feeds[edge][:given] for edge in graph.inputs})
+        fit = frames_within(graph, given, most, "QONNX export", edges=True)
+        size = max(fit // batch, 1) * batch
+        for start in range(0, given, size):
+            part = slice(start, min(start + size, given))
+            values += _compare(model, graph, {edge: feeds[edge][part] for edge in graph.inputs})
         count += given
     atomic_write(path, model)
     return ExportReport(path, count, tuple(graph.types), values)
