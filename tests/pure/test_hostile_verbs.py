@@ -179,6 +179,20 @@ def test_a_long_queue_is_not_read_and_written_for_each_frame(
     assert len(list(tmp_path.glob("*.png"))) == 40
 
 
+def test_labels_of_a_queue_lie_in_it(tmp_path: Path) -> None:
+    """The rows of a table elsewhere were written into the queue, which may go back."""
+    queue, elsewhere = tmp_path / "queue", tmp_path / "passwords.csv"
+    queue.mkdir()
+    elsewhere.write_text("user,password,url\nbob,hunter2,x.org\n")
+    (queue / LABELS).symlink_to(elsewhere)
+    picture = np.zeros((28, 28), np.uint8)
+    with pytest.raises(RunError, match="leads out of its folder"):
+        list(watch(_model(), [("a.png", picture)], queue, margin=10.0))
+    assert (queue / LABELS).is_symlink()
+    with pytest.raises(RunError, match="leads out of its folder"):
+        labelled(queue, (28, 28), 10)
+
+
 def test_labels_have_some_digits(tmp_path: Path) -> None:
     (tmp_path / LABELS).write_text(f"file,label,guess\na.png,{'1' * 5000},0\n")
     with pytest.raises(DataError, match="is no class"):

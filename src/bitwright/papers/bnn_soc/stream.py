@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from bitwright.base.bounded import bounded, bounded_reader
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, file_inside, read_text
+from bitwright.base.folders import own_file
 from bitwright.base.names import plain_word
 from bitwright.papers.bnn_soc.course import model_of
 from bitwright.papers.bnn_soc.model import Model, surest_class
@@ -132,8 +133,12 @@ class _Table:
 
 
 def _rows(queue: Path) -> list[tuple[str, str, str]]:
-    """(file, label, guess) of the queue."""
-    place = queue / LABELS
+    """(file, label, guess) of the queue.
+
+    Raises:
+        RunError: the table is a link that leads out of the queue: it is written again here.
+    """
+    place = own_file(queue, LABELS)
     return bounded(lambda: _table(place), place) if place.exists() else []
 
 
@@ -162,6 +167,7 @@ def labelled(queue: Path, size: tuple[int, int], classes: int) -> list[tuple[Fra
     Raises:
         DataError: a label is no class, or a picture is missing, of another size, or has several
             labels.
+        RunError: the table of labels is a link that leads out of the queue.
     """
     found = []
     seen: dict[Path, str] = {}  # a row of some bytes is no reason to decode a picture again
