@@ -260,6 +260,8 @@ WRONG: list[tuple[tuple[str | int, ...], Any]] = [
     (("preprocessing",), {"size": [8, 5], "channels": 1, "levels": [[1 << 40] * 256]}),
     (("preprocessing",), {"size": [8, 5], "channels": 1, "levels": TABLE * 2}),
     (("preprocessing",), {"size": [8, 5], "channels": 1, "levels": TABLE, "short_side": 10**9}),
+    (("preprocessing",), {"size": [8, 5], "channels": 1, "levels": TABLE, "fit": "middle",
+                          "short_side": 7}),
 ]  # fmt: skip
 
 

@@ -39,7 +39,8 @@ class Preprocessing(Strict):
         size: (height, width) of the network's input.
         channels: 1: grey, 3: red, green, blue.
         fit: ``stretch``: the whole image is resized, proportions or not; ``middle``: its short side
-            becomes ``short_side`` pixels, and ``size`` is cut out of the middle.
+            becomes ``short_side`` pixels (at least the larger one of ``size``), and ``size`` is cut
+            out of the middle.
         filter: of resizing, one of Pillow's, with its area of support growing with the factor.
         levels: level of every pixel value 0 to 255; one row, or one a channel.
     """
@@ -55,6 +56,11 @@ class Preprocessing(Strict):
     def _check(self) -> Self:
         if not is_size(*self.size):
             raise ValueError(f"size {self.size} has more than {_MOST_PIXELS} pixels")
+        if self.fit == "middle" and (self.short_side or max(self.size)) < max(self.size):
+            raise ValueError(
+                f"short_side ({self.short_side}) must be at least the larger side of size "
+                f"({max(self.size)})"
+            )
         if any(len(row) != PIXELS for row in self.levels):
             raise ValueError(f"levels: expected {PIXELS} numbers a row, one for each pixel value")
         if len(self.levels) not in (1, self.channels):
