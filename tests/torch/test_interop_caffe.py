@@ -118,6 +118,27 @@ def test_norms_of_keras_with_and_without_factor_and_offset(
     assert torch.allclose(wanted, found, rtol=1e-5, atol=1e-6)
 
 
+def test_layers_that_caffe_needs_besides_take_no_name_of_the_network(tmp_path: Path) -> None:
+    """A pool that rounds down and a norm become two layers; theirs are names of others here."""
+    rng = np.random.default_rng(0)
+    b = NetworkBuilder()
+    x = b.add("data", ops.Input((2, 7, 7)))
+    pool = b.add("p", ops.Pool("max", (2, 2), (2, 2)), (x,))
+    names = ("p/kept2", "p/rest2", "p/slice2", "p/kept3", "n/scale")
+    for name in names:
+        gamma = {"gamma": rng.normal(size=2).astype(np.float32)}
+        x = b.add(name, ops.Scale(), (x,), gamma)
+    x = b.add("q", ops.Pool("max", (2, 2), (2, 2)), (x,))
+    own = {name: rng.uniform(0.5, 1, 2).astype(np.float32) for name in ("mean", "variance", "beta")}
+    norm = b.add("n", ops.Norm(1e-3), (pool,), own)
+    network = b.network("net", b.add("sum", ops.Add(), (x, norm, pool)), InputConvention())
+    back = load_caffe(*save_caffe(network, tmp_path / "net.prototxt"))
+    image = torch.from_numpy(rng.normal(size=(2, 2, 7, 7)).astype(np.float32))
+    with torch.no_grad():
+        wanted, found = module_of(network)(image), module_of(back)(image)
+    assert torch.allclose(wanted, found, rtol=1e-5, atol=1e-6)
+
+
 def test_the_input_convention_travels(tmp_path: Path) -> None:
     model, shape = NETWORKS["face"]
     convention = InputConvention("RGB", 0.00392156862745098, (104.0, 117.0, 123.5))

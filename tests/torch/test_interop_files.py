@@ -7,6 +7,7 @@ import json
 from math import prod
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.interop_networks import images, networks
@@ -14,7 +15,16 @@ from typer.testing import CliRunner
 
 from bitwright.base.errors import DataError, MismatchError, RecipeError, RunError
 from bitwright.cli.app import app
-from bitwright.interop.model_files import load_model, load_weights, model_from_spec, save_model
+from bitwright.interop import ops
+from bitwright.interop.model_files import (
+    load_model,
+    load_weights,
+    model_from_spec,
+    save_model,
+    save_network,
+)
+from bitwright.interop.network import InputConvention, NetworkBuilder
+from bitwright.interop.network_passes import prune
 from bitwright.models import ModelSpec, build_model
 from bitwright.models.tensors import load_tensors, save_tensors
 from bitwright.pipeline import export_network
@@ -168,6 +178,25 @@ def test_a_file_is_compared_with_its_source_whatever_the_outputs_are(
     with torch.no_grad():
         model[1].bias[2] += 1e-3 * size
     save_model(model, "keras", tmp_path / "net.h5", (4, 4, 1))
-    with pytest.raises(MismatchError, match="more than rounding does"):
+    with pytest.raises(MismatchError, match="the largest is"):
         export_network._check_written(loaded, *paths, paths)
     assert not paths[0].exists()
+
+
+def test_what_float32_loses_allows_nothing(tmp_path: Path) -> None:
+    """x * 1e-25 * 1e-25 * 1e50 is 0 in float32, and x in float64."""
+    b = NetworkBuilder()
+    x = b.add("data", ops.Input((2, 4, 4)))
+    lost = x
+    for k, factor in enumerate((1e-25, 1e-25, 1e25, 1e25)):
+        gamma = {"gamma": np.full(2, factor, np.float32)}
+        lost = b.add(f"s{k}", ops.Scale(), (lost,), gamma)
+    gamma = np.array([1.0, 2.0], np.float32)
+    files = []
+    for sign in (1, -1):
+        kept = b.add(f"k{sign}", ops.Scale(), (x,), {"gamma": sign * gamma})
+        network = b.network("n", b.add(f"sum{sign}", ops.Add(), (lost, kept)), InputConvention())
+        files.append(tmp_path / f"n{sign}.safetensors")
+        save_network(prune(network, f"sum{sign}"), "safetensors", files[-1])
+    with pytest.raises(MismatchError):
+        export_network._check_written(load_model(files[0]), files[1], (files[1],))

@@ -96,6 +96,16 @@ class _Writer:
         self.network, self.quantization = network, quantization
         self.net = net_class()(name=network.name)
         self.top: dict[str, str] = {}
+        self.names = {layer.name for layer in network.layers}
+
+    def _beside(self, name: str) -> str:
+        """A name for a layer or blob that the network does not have: as wanted, or with lines
+        behind it where one has it.
+        """
+        while name in self.names:
+            name += "_"
+        self.names.add(name)
+        return name
 
     def write(self) -> Any:
         for layer in self.network.layers:
@@ -190,7 +200,7 @@ class _Writer:
         _blobs(message, layer, ("mean", "variance"))
         fill_blob(message.blobs.add(), np.ones(1, np.float32))  # the moving average's own factor
         if "gamma" in layer.arrays or "beta" in layer.arrays:
-            name = f"{layer.name}/scale"
+            name = self._beside(f"{layer.name}/scale")
             ones = np.ones_like(layer.arrays["mean"])  # Caffe has no offset without a factor
             both = replace(layer, arrays={"gamma": ones, **layer.arrays})
             self._scale(name, (layer.name,), both)
@@ -226,13 +236,15 @@ class _Writer:
 
     def _cut(self, name: str, axis: int, size: int) -> None:
         """Keep the first rows or columns of what Caffe's rounding up makes too many."""
-        kept, rest = f"{name}/kept{axis}", f"{name}/rest{axis}"
-        message = self.net.layer.add(name=f"{name}/slice{axis}", type="Slice")
+        kept, rest, cut, end = (
+            self._beside(f"{name}/{what}{axis}") for what in ("kept", "rest", "slice", "silence")
+        )
+        message = self.net.layer.add(name=cut, type="Slice")
         message.bottom.append(self.top[name])
         message.top.extend((kept, rest))
         message.slice_param.axis = axis
         message.slice_param.slice_point.append(size)
-        self.net.layer.add(name=f"{name}/silence{axis}", type="Silence").bottom.append(rest)
+        self.net.layer.add(name=end, type="Silence").bottom.append(rest)
         self.top[name] = kept
 
 

@@ -44,7 +44,7 @@ _MOST_PIXELS = 1 << 28
 _WHOLE = 1 << 24  # pixels with the border, up to which all of it is made
 _MARGIN = 4  # pixels around what a transform reads: cubic interpolation takes two on each side
 _FAR = 1e9  # pixels: no landmark of a picture
-_ORL_NAME = re.compile(r"(?:.*/)?s(\d+)/(\d+)\.pgm")
+_ORL_NAME = re.compile(r"(?:.*/)?s([0-9]{1,4})/([0-9]{1,4})\.pgm")
 
 
 @dataclass(frozen=True)

@@ -86,10 +86,10 @@ module mem_rom #(
       initial for (int i = 0; i < Lines; i++) mem[i] = '0;
     end
     if (AddrReg) begin : gen_address
-      // A wide word has a register for each part of some 256 tables of 16 words, which synthesis
-      // keeps: wires to thousands of them are slower than what follows, and logic that deep tables
-      // share is more than a tree of multiplexers for each.
-      localparam int Part = Lines <= 16 ? 256 : Lines < 4096 ? 4096 / Lines : 1;
+      // A wide word has a register for each part of some 256 tables of 16 words (512 where it has
+      // 32 words), which synthesis keeps: wires to thousands of them are slower than what follows,
+      // and logic that deep tables share is more than a tree of multiplexers for each.
+      localparam int Part = Lines <= 32 ? 256 : Lines < 4096 ? 4096 / Lines : 1;
       for (genvar p = 0; p < (LineWidth + Part - 1) / Part; p++) begin : gen_part
         localparam int From = p * Part;
         localparam int Bits = LineWidth - From < Part ? LineWidth - From : Part;
