@@ -200,3 +200,19 @@ def test_what_float32_loses_allows_nothing(tmp_path: Path) -> None:
         save_network(prune(network, f"sum{sign}"), "safetensors", files[-1])
     with pytest.raises(MismatchError):
         export_network._check_written(load_model(files[0]), files[1], (files[1],))
+
+
+def test_what_float64_loses_allows_nothing(tmp_path: Path) -> None:
+    """x * 1e-25 * 1e-25 * 1e80 is 0 in float32; in float64 nothing else is left beside it."""
+    files = [tmp_path / f"{sign}.safetensors" for sign in "+-"]
+    for sign, file in zip((1, -1), files, strict=True):
+        b = NetworkBuilder()
+        x = lost = b.add("data", ops.Input((2, 4, 4)))
+        for k, factor in enumerate((1e-25, 1e-25, 1e25, 1e25, 1e30)):
+            gamma = {"gamma": np.full(2, factor, np.float32)}
+            lost = b.add(f"s{k}", ops.Scale(), (lost,), gamma)
+        gamma = {"gamma": sign * np.array([1.0, 2.0], np.float32)}
+        both = b.add("sum", ops.Add(), (lost, b.add("kept", ops.Scale(), (x,), gamma)))
+        save_network(b.network("n", both, InputConvention()), "safetensors", file)
+    with pytest.raises(MismatchError, match="nobody can tell"):
+        export_network._check_written(load_model(files[0]), files[1], (files[1],))

@@ -44,6 +44,7 @@ _EXPORT_IMAGES = 20
 _IMAGES = 2
 _IMAGE_AXES = 3
 _TOLERANCE = 1e-5  # of the largest output: files have settings such as epsilon in float32
+_MOST_ROUNDING = 1e-2  # of float32, as a share of the largest output
 
 
 def export_network(
@@ -250,7 +251,12 @@ def _modules_of(source: Path) -> AbstractContextManager[None]:
 
 
 def _check_written(loaded: LoadedModel, out: Path, paths: tuple[Path, ...]) -> float:
-    """The largest difference of the outputs of the model that was written, on random images."""
+    """The largest difference of the outputs of the model that was written, on random images.
+
+    Raises:
+        MismatchError: it is another one; or float32, in which both are used, and float64, in which
+            they are compared, do not agree on them. The files are removed.
+    """
     import torch
 
     from bitwright.interop.model_files import load_model
@@ -259,18 +265,33 @@ def _check_written(loaded: LoadedModel, out: Path, paths: tuple[Path, ...]) -> f
     generator = torch.Generator().manual_seed(0)
     try:
         models = [_float(loaded), _float(load_model(out, trust=None))]
-        differences, sizes = [], []
+        differences, sizes, rounded = [], [], []
         for _ in range(_IMAGES):  # one by one: they may be large
             image = torch.rand(1, channels, height, width, generator=generator)
             with torch.no_grad():
                 wanted, found = _outputs(models, image)
+                used = [model(image) for model in models]
+            if wanted.shape != found.shape:  # torch would spread one value over all of them
+                raise MismatchError(
+                    f"the outputs are {[*found.shape]}, not {[*wanted.shape]}", where=str(out)
+                )
+            rounded += [(used[0] - wanted).abs().max(), (used[1] - found).abs().max()]
             differences.append((wanted - found).abs().max())
-            sizes.append(wanted.abs().max())
-        difference, largest = (float(torch.stack(found).max()) for found in (differences, sizes))
+            sizes.append(used[0].abs().max().double())
+        difference, largest, error = (
+            float(torch.stack(some).max()) for some in (differences, sizes, rounded)
+        )
         # NaN is no agreement, nor is infinity with a tolerance without end.
         if not (isfinite(difference) and difference <= _TOLERANCE * largest):
             raise MismatchError(
                 f"the outputs differ by {difference:g}, the largest is {largest:g}",
+                where=str(out),
+            )
+        # Else what float32 loses may be so large in float64 that all else is lost there.
+        if not error <= _MOST_ROUNDING * largest:
+            raise MismatchError(
+                f"float32 rounds the outputs by {error:g}, the largest is {largest:g}: nobody can "
+                "tell whether the file is the same network",
                 where=str(out),
             )
     except BitwrightError:
