@@ -68,24 +68,20 @@ module depthwise #(
   localparam int TapWidth   = Taps > 1 ? $clog2(Taps) : 1;
   localparam int Width      = PE * SIMD * (IndexWidth > 0 ? IndexWidth : WeightWidth);
 
-  // Whether a count is at its end is found out a step before, as in `matvec_core`.
-  logic en, tap_last_q, addr_last_q;
+  logic en, tap_last;
   logic [TapWidth-1:0]  tap_q;
   logic [AddrWidth-1:0] addr_q;
 
   assign in_ready_o = en;
+  assign tap_last   = tap_q == TapWidth'(Taps - 1);
 
   always_ff @(posedge clk_i) begin : p_count
     if (!rst_ni) begin
-      tap_q       <= '0;
-      addr_q      <= '0;
-      tap_last_q  <= Taps == 1;
-      addr_last_q <= Words == 1;
+      tap_q  <= '0;
+      addr_q <= '0;
     end else if (en && in_valid_i) begin
-      tap_q       <= tap_last_q ? '0 : tap_q + 1'b1;
-      addr_q      <= addr_last_q ? '0 : addr_q + 1'b1;
-      tap_last_q  <= Taps == 1 || (!tap_last_q && tap_q == TapWidth'(Taps - 2));
-      addr_last_q <= Words == 1 || (!addr_last_q && addr_q == AddrWidth'(Words - 2));
+      tap_q  <= tap_last ? '0 : tap_q + 1'b1;
+      addr_q <= addr_q == AddrWidth'(Words - 1) ? '0 : addr_q + 1'b1;
     end
   end
 
@@ -116,7 +112,7 @@ module depthwise #(
     .BiasFile(BiasFile), .DspRows(DspRows), .DspPack(DspPack), .Step(Step), .Drop(Drop),
     .Wait(Wait)
   ) i_array (
-    .clk_i, .rst_ni, .step_i(in_valid_i), .first_i(tap_q == '0), .last_i(tap_last_q),
+    .clk_i, .rst_ni, .step_i(in_valid_i), .first_i(tap_q == '0), .last_i(tap_last),
     .acts_i(acts[(Wait+1)*Beat +: Beat]), .weights_i(weight), .en_o(en), .out_valid_o, .out_ready_i,
     .out_data_o
   );

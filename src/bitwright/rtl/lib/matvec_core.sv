@@ -66,20 +66,16 @@ module matvec_core #(
   localparam int NfWidth   = NF > 1 ? $clog2(NF) : 1;
   localparam int Rows      = Groups * NF;  // words of bias
 
-  // Issue: one (nf, sf) step a cycle. Whether a count is at its end is found out a step before, so
-  // that nothing but a register stands in front of the counts, which may lie far from each other.
+  // Issue: one (nf, sf) step a cycle.
   logic [SfWidth-1:0] sf_q;
   logic [NfWidth-1:0] nf_q;
-  logic first_pass_q, sf_last_q, nf_last_q, addr_last_q;
-  logic sf_last_next, nf_last_next, addr_last_next;
+  logic first_pass_q, sf_last, nf_last, addr_last;
 
-  assign sf_last_next   = SF == 1 || (!sf_last_q && sf_q == SfWidth'(SF - 2));
-  assign nf_last_next   = NF == 1 || (sf_last_q ? !nf_last_q && nf_q == NfWidth'(NF - 2)
-                                                : nf_last_q);
-  assign addr_last_next = Groups == 1 ? sf_last_next && nf_last_next
-                                      : !addr_last_q && addr_o == AddrWidth'(Rows * SF - 2);
-  assign in_ready_o     = en_o & first_pass_q & weight_valid_i;
-  assign issue_o        = en_o & weight_valid_i & (~first_pass_q | in_valid_i);
+  assign sf_last    = sf_q == SfWidth'(SF - 1);
+  assign nf_last    = nf_q == NfWidth'(NF - 1);
+  assign addr_last  = Groups == 1 ? sf_last & nf_last : addr_o == AddrWidth'(Rows * SF - 1);
+  assign in_ready_o = en_o & first_pass_q & weight_valid_i;
+  assign issue_o    = en_o & weight_valid_i & (~first_pass_q | in_valid_i);
 
   always_ff @(posedge clk_i) begin : p_issue
     if (!rst_ni) begin
@@ -87,18 +83,12 @@ module matvec_core #(
       nf_q         <= '0;
       addr_o       <= '0;
       first_pass_q <= 1'b1;
-      sf_last_q    <= SF == 1;
-      nf_last_q    <= NF == 1;
-      addr_last_q  <= Rows * SF == 1;
     end else if (issue_o) begin
-      sf_q        <= sf_last_q ? '0 : sf_q + 1'b1;
-      addr_o      <= addr_last_q ? '0 : addr_o + 1'b1;
-      sf_last_q   <= sf_last_next;
-      nf_last_q   <= nf_last_next;
-      addr_last_q <= addr_last_next;
-      if (sf_last_q) begin
-        nf_q         <= nf_last_q ? '0 : nf_q + 1'b1;
-        first_pass_q <= nf_last_q;
+      sf_q   <= sf_last ? '0 : sf_q + 1'b1;
+      addr_o <= addr_last ? '0 : addr_o + 1'b1;
+      if (sf_last) begin
+        nf_q         <= nf_last ? '0 : nf_q + 1'b1;
+        first_pass_q <= nf_last;
       end
     end
   end
@@ -159,7 +149,7 @@ module matvec_core #(
     .BiasFile(BiasFile), .DspRows(DspRows), .DspPack(DspPack), .DspShare(DspShare), .Step(Step),
     .Drop(Drop), .Wait(Wait)
   ) i_array (
-    .clk_i, .rst_ni, .step_i(issue_o), .first_i(sf_q == '0), .last_i(sf_last_q), .acts_i(acts),
+    .clk_i, .rst_ni, .step_i(issue_o), .first_i(sf_q == '0), .last_i(sf_last), .acts_i(acts),
     .weights_i(weight_i), .en_o, .out_valid_o, .out_ready_i, .out_data_o
   );
 
