@@ -17,7 +17,7 @@ from tests.pure.test_board_protocol import describe
 from bitwright.base.errors import DataError, GraphError
 from bitwright.interop.onnx.export_qdq import export_qdq
 from bitwright.interop.onnx.export_qonnx import export_qonnx
-from bitwright.ir import INTEGER, Graph, GraphBuilder
+from bitwright.ir import INTEGER, Graph, GraphBuilder, footprint
 from bitwright.ir.footprint import held_bytes
 from bitwright.ir.types import parse_type
 from bitwright.pipeline import board, board_subject
@@ -96,7 +96,7 @@ def test_a_board_gets_as_many_random_frames_as_take_a_gibibyte(
     subject = BoardSubject(tmp_path, tmp_path, graph)
     assert len(choose_images(subject, described, [], None).levels) == RANDOM
     one = 8 * (16 + 2 * 64)
-    monkeypatch.setattr(board_subject, "MOST_OF_A_FILE", 3 * one, raising=False)
+    monkeypatch.setattr(footprint, "MOST_OF_A_FILE", 3 * one)
     assert len(choose_images(subject, described, [], None).levels) == 3
     assert len(choose_images(subject, described, [], 5).levels) == 5  # who says so gets them
     monkeypatch.setattr(board_subject, "MOST_BYTES", 8 * 16 * 20, raising=False)

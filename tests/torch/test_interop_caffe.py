@@ -40,6 +40,16 @@ def same_state(a: nn.Module, b: nn.Module) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
+def comes_back(network: Network, folder: Path) -> None:
+    """The file has the network's outputs."""
+    back = load_caffe(*save_caffe(network, folder / "net.prototxt"))
+    shape = network.shapes[network.layers[0].name]
+    image = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted, found = module_of(network)(image), module_of(back)(image)
+    assert torch.allclose(wanted, found, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_there_and_back_is_the_same_network_bit_for_bit(name: str, tmp_path: Path) -> None:
     model, shape = NETWORKS[name]
@@ -110,12 +120,7 @@ def test_norms_of_keras_with_and_without_factor_and_offset(
     if scaled:
         gamma = rng.normal(size=3).astype(np.float32)
         edge = b.add("factor", ops.Scale(), (edge,), {"gamma": gamma})
-    network = b.network("net", edge, InputConvention())
-    back = load_caffe(*save_caffe(network, tmp_path / "net.prototxt"))
-    x = torch.from_numpy(rng.normal(size=(2, 3, 4, 4)).astype(np.float32))
-    with torch.no_grad():
-        wanted, found = module_of(network)(x), module_of(back)(x)
-    assert torch.allclose(wanted, found, rtol=1e-5, atol=1e-6)
+    comes_back(b.network("net", edge, InputConvention()), tmp_path)
 
 
 def test_layers_that_caffe_needs_besides_take_no_name_of_the_network(tmp_path: Path) -> None:
@@ -131,12 +136,8 @@ def test_layers_that_caffe_needs_besides_take_no_name_of_the_network(tmp_path: P
     x = b.add("q", ops.Pool("max", (2, 2), (2, 2)), (x,))
     own = {name: rng.uniform(0.5, 1, 2).astype(np.float32) for name in ("mean", "variance", "beta")}
     norm = b.add("n", ops.Norm(1e-3), (pool,), own)
-    network = b.network("net", b.add("sum", ops.Add(), (x, norm, pool)), InputConvention())
-    back = load_caffe(*save_caffe(network, tmp_path / "net.prototxt"))
-    image = torch.from_numpy(rng.normal(size=(2, 2, 7, 7)).astype(np.float32))
-    with torch.no_grad():
-        wanted, found = module_of(network)(image), module_of(back)(image)
-    assert torch.allclose(wanted, found, rtol=1e-5, atol=1e-6)
+    edge = b.add("sum", ops.Add(), (x, norm, pool))
+    comes_back(b.network("net", edge, InputConvention()), tmp_path)
 
 
 def test_the_input_convention_travels(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from bitwright.host.description import FILE
 from bitwright.host.engine import EngineBoard
 from bitwright.host.protocol import line_bytes
 from bitwright.ir import Graph, IntArray
+from bitwright.ir.footprint import checked_frames
 from bitwright.pipeline.board_subject import (
     RANDOM,
     BoardSubject,
@@ -30,7 +31,6 @@ from bitwright.pipeline.board_subject import (
     board_description,
     choose_images,
     clock_of,
-    frames_at_a_time,
     own_rtl,
     program_of,
     with_own_bitstream,
@@ -294,7 +294,7 @@ def _compare(
                 where=graph.name,
                 hint=f"{FILE} is of another design: implement this one again",
             )
-    executor, most, differences = Executor(graph), frames_at_a_time(graph), 0
+    executor, most, differences = Executor(graph), checked_frames(graph, len(levels)), 0
     for start in range(0, len(levels), most):
         part = slice(start, start + most)
         for name, want in executor.run({graph.inputs[0]: levels[part]}).items():

@@ -11,7 +11,7 @@ import numpy as np
 
 from bitwright.base.arrays import read_array
 from bitwright.base.errors import DataError, RunError
-from bitwright.base.memory import MOST_OF_A_FILE, shown
+from bitwright.base.memory import shown
 from bitwright.base.nouns import IMAGES, OF_AXES, Noun, noun_of
 from bitwright.base.progress import Progress
 from bitwright.build.implement import RESULT, read_result
@@ -24,7 +24,7 @@ from bitwright.host.description import FILE
 from bitwright.host.images import image_files, levels_of
 from bitwright.host.numbers import levels_of_numbers
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
-from bitwright.ir.footprint import held_bytes
+from bitwright.ir.footprint import checked_frames
 from bitwright.pipeline.designs.folder import MOST_BYTES, is_design, open_design
 from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, REPORT, SIMULATE, done_here, map_design
 from bitwright.pipeline.run_files import check_run_folder, is_run, run_place
@@ -156,7 +156,7 @@ def choose_images(
         one = subject.noun(shape).one
         names = [f"test {one} {number}" for number in range(len(levels))]
     elif subject.graph is not None:
-        drawn = count or min(RANDOM, frames_at_a_time(subject.graph))
+        drawn = count or checked_frames(subject.graph, RANDOM)
         _check_size(drawn, shape, subject.place)
         rng = np.random.default_rng(0)
         levels = random_feeds(subject.graph, drawn, rng)[subject.graph.inputs[0]]
@@ -168,11 +168,6 @@ def choose_images(
             hint="give levels: an .npy file of integers (N, elements of a frame)",
         )
     return Images(names[:count], levels[:count])
-
-
-def frames_at_a_time(graph: Graph) -> int:
-    """How many frames take 1 GiB; at least one."""
-    return max(1, MOST_OF_A_FILE // max(1, held_bytes(graph)))
 
 
 def _check_size(count: int, shape: tuple[int, ...], where: Path) -> None:
