@@ -116,7 +116,7 @@ def test_answers_of_a_board_are_compared_in_parts(monkeypatch: pytest.MonkeyPatc
     got = graph.run({"x": levels})[edge].reshape(7, -1)
     got[2, 0] += 1
     got[6, 5] += 1
-    monkeypatch.setattr(board_subject, "MOST_OF_A_FILE", 3 * 8 * (16 + 2 * 64), raising=False)
+    monkeypatch.setattr(footprint, "MOST_OF_A_FILE", 3 * 8 * (16 + 2 * 64))
     assert board._compare(graph, levels, {edge: got}) == (7 * 64, 2)
 
 
