@@ -54,6 +54,6 @@ def test_frames_that_no_block_ram_holds_are_placed_without_a_shell(tmp_path: Pat
     design = _two_outputs(tmp_path, 180)
     assert beyond_shell(design) is None and beyond_shell(design, LARGE) is None
     reason = beyond_shell(design, SMALL)
-    assert reason is not None and "keeps a frame" in reason and "of 56" in reason
+    assert reason is not None and "keeps a frame" in reason and "block RAMs of 56" in reason
     with pytest.raises(TargetError, match="block RAMs of 56"):
         write_board_design(tmp_path, load_board("ulx3s"), SMALL, tmp_path / "board", 25.0)

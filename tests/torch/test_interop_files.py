@@ -216,3 +216,18 @@ def test_what_float64_loses_allows_nothing(tmp_path: Path) -> None:
         save_network(b.network("n", both, InputConvention()), "safetensors", file)
     with pytest.raises(MismatchError, match="nobody can tell"):
         export_network._check_written(load_model(files[0]), files[1], (files[1],))
+
+
+def test_outputs_beyond_float32_agree_with_nothing(tmp_path: Path) -> None:
+    """They are infinite in float32, and a tolerance that is a share of that has no end."""
+    files = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 4))
+        with torch.no_grad():
+            model[1].weight.uniform_(1e38, 2e38)
+        files.append(tmp_path / f"{seed}.h5")
+        save_model(model, "keras", files[-1], (4, 4, 1))
+    with pytest.raises(MismatchError):
+        export_network._check_written(load_model(files[0]), files[1], (files[1],))
+    assert not files[1].exists()

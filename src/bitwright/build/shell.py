@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitwright.base.errors import TargetError
-from bitwright.base.figures import Resources
+from bitwright.base.figures import RESOURCE_WORDS, Resources
 from bitwright.build.pins import pin_file, pin_suffix
 from bitwright.build.plls import Clock, choose_clock, clock_instance, clock_module
 from bitwright.build.sdram import (
@@ -101,13 +101,19 @@ def beyond_shell(design: Design, target: Target | None = None) -> str | None:
                 "the serial shell carries AXI streams of whole bytes, and the stream "
                 f"{port.name} is not one: {port.width} bits"
             )
-    need = Resources() if target is None else kept_frames(design, target.family)
-    if target is not None and not need.fits(target.capacity):
-        return (
-            "the serial shell sends one output after another and keeps a frame of all but the "
-            f"largest, which takes {need.bram:g} block RAMs of {target.capacity.bram:g}"
-        )
-    return None
+    if target is None:
+        return None
+    need, have = kept_frames(design, target.family), target.capacity
+    short = [
+        f"{need.to_json()[kind]:g} {RESOURCE_WORDS[kind]} of {have.to_json()[kind]:g}"
+        for kind in need.shortage(have)
+    ]
+    if not short:
+        return None
+    return (
+        "the serial shell sends one output after another and keeps a frame of all but the "
+        f"largest, which by itself takes {', '.join(short)}"
+    )
 
 
 def kept_frames(design: Design, family: str) -> Resources:

@@ -157,8 +157,9 @@ class Entry:
         wrong = sorted(set(data) - known) or sorted({"epoch", "level", "reason"} - set(data))
         if wrong:
             raise ValueError(f"field {wrong[0]!r} is unknown or missing")
-        if type(data["epoch"]) is not int or not isinstance(data["level"], str):
-            raise ValueError("epoch must be a whole number and level a name")
+        words = all(isinstance(data[name], str) for name in ("level", "reason"))
+        if type(data["epoch"]) is not int or not words:
+            raise ValueError("epoch must be a whole number, level and reason words")
         for name, fits in _FIELDS.items():
             if (value := data.get(name)) is not None and not fits(value):
                 raise ValueError(f"{name} cannot be {str(value)[:40]!r}")

@@ -139,8 +139,8 @@ def choose_images(
     run was tested on; else random levels, fewer of large frames (1 GiB at a time).
 
     Raises:
-        DataError: a file cannot be read, or has another shape; or the levels of all take more than
-            `MOST_BYTES`.
+        DataError: a file cannot be read, or has another shape; or the levels of pictures or random
+            frames take more than `MOST_BYTES`.
     """
     shape = description.input.shape
     arrays = [place for place in places if place.suffix == ".npy"]
@@ -177,7 +177,7 @@ def _check_size(count: int, shape: tuple[int, ...], where: Path) -> None:
             f"the levels of {count} frames take {shown(needed)}, at most {shown(MOST_BYTES)} are "
             "sent",
             where=str(where),
-            hint="send fewer: --count 16",
+            hint=f"send fewer: --count {max(1, MOST_BYTES // (8 * prod(shape)))}",
         )
 
 

@@ -161,7 +161,9 @@ def _listening(
 
 @contextmanager
 def _own_port() -> Iterator[None]:
-    """The port by which the processes meet is chosen anew for each run."""
+    """Fabric's launcher chooses a port for each run, and leaves its number in the environment; the
+    processes meet in a file and open none.
+    """
     before = os.environ.pop(_PORT, None)
     try:
         yield

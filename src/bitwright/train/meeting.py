@@ -6,7 +6,6 @@ By default torch opens a store on every interface of the machine, which asks nob
 
 from __future__ import annotations
 
-import atexit
 import os
 import socket
 from pathlib import Path
@@ -41,7 +40,7 @@ class PrivateDDP(DDPStrategy):
         if not has_gpu:
             for _, name in socket.if_nameindex():
                 if name in _LOOPBACK:
-                    os.environ.setdefault(_INTERFACE, name)
+                    os.environ[_INTERFACE] = name
         torch.distributed.init_process_group(
             "nccl" if has_gpu else "gloo",
             store=torch.distributed.FileStore(str(self.place), self.num_processes),
@@ -50,6 +49,4 @@ class PrivateDDP(DDPStrategy):
             timeout=default_pg_timeout,
             device_id=device if has_gpu else None,
         )
-        if has_gpu:  # NCCL warns of groups that are left
-            atexit.register(torch.distributed.destroy_process_group)
         super().setup_environment()
