@@ -25,7 +25,6 @@ from bitwright.ir import Graph
 
 _ROUNDS = 6
 _MARGIN = 0.05  # more of what mapping adds, each round
-_NEAR = 1.25  # times a limit: what takes more is not made to fit by that
 _SMALLER, _LESS = 12, 0.995  # how often a smaller design is looked for, and by what share
 #: Blocks of a network: no device has room for as many.
 _MOST_BLOCKS = 5000
@@ -80,8 +79,6 @@ def search_folding(
     for _ in range(_SMALLER):  # the model knows no FIFOs: what it finds smallest may not be
         if used.fits(limit):
             return folding
-        if _excess(used, limit) > _NEAR:
-            break
         smaller = _Fitting(graph, problem, options, _less(used, limit)).within(cycles)
         if smaller is None:
             break
