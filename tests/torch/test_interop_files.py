@@ -4,30 +4,23 @@
 from __future__ import annotations
 
 import json
-from math import prod
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from tests.interop_networks import images, networks
 from typer.testing import CliRunner
 
-from bitwright.base.errors import DataError, MismatchError, RecipeError, RunError
+from bitwright.base.errors import DataError, RecipeError, RunError
 from bitwright.cli.app import app
-from bitwright.interop import ops
 from bitwright.interop.model_files import (
     load_model,
     load_weights,
     model_from_spec,
     save_model,
-    save_network,
 )
-from bitwright.interop.network import InputConvention, NetworkBuilder
-from bitwright.interop.network_passes import prune
 from bitwright.models import ModelSpec, build_model
 from bitwright.models.tensors import load_tensors, save_tensors
-from bitwright.pipeline import export_network
 from bitwright.pipeline.export_network import export_model, read_model
 from bitwright.pipeline.import_network import import_model
 
@@ -113,28 +106,11 @@ def test_import_and_export_of_float_models(tmp_path: Path) -> None:
         ("safetensors", "n.safetensors"),
     ):
         done = export_model(folder, kind, tmp_path / "out" / name)
-        assert done["largest_difference"] == 0.0
+        assert done["compared_values"] == sum(
+            v.numel() for k, v in model.state_dict().items() if "num_b" not in k
+        )
     with pytest.raises(RecipeError, match="does not end in"):
         export_model(folder, "keras", tmp_path / "n.prototxt")
-
-
-def test_what_is_infinite_agrees_with_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A tolerance that is a share of infinity has no end."""
-    model, shape = NETWORKS["dense"]
-    save_model(model, "caffe", tmp_path / "net.prototxt", shape)
-    import_model(tmp_path / "net.prototxt", tmp_path / "in")
-    built: list[torch.nn.Module] = [
-        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(prod(shape), 2)) for _ in range(2)
-    ]
-    for value, built_model in zip((torch.inf, 0.0), built, strict=True):
-        for parameter in built_model.parameters():
-            torch.nn.init.constant_(parameter, value)
-    monkeypatch.setattr(export_network, "_float", lambda loaded: built.pop(0))
-    with pytest.raises(MismatchError, match="differ by inf"):
-        export_model(tmp_path / "in", "safetensors", tmp_path / "n.safetensors")
-    assert not (tmp_path / "n.safetensors").exists()
 
 
 def test_import_leaves_nothing_behind_when_it_fails(tmp_path: Path) -> None:
@@ -161,73 +137,3 @@ def test_weights_alone_need_their_model(tmp_path: Path) -> None:
         import_model(
             tmp_path / "bad.pt", tmp_path / "y", model="mnist_cnn", classes=10, input_shape=SHAPE
         )
-
-
-@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
-def test_a_file_is_compared_with_its_source_whatever_the_outputs_are(
-    size: float, tmp_path: Path
-) -> None:
-    """An absolute tolerance lets everything pass where outputs are small."""
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 4))
-    with torch.no_grad():
-        model[1].weight.mul_(size)
-        model[1].bias.mul_(size)
-    save_model(model, "keras", tmp_path / "net.h5", (4, 4, 1))
-    loaded, paths = load_model(tmp_path / "net.h5"), (tmp_path / "net.h5",)
-    assert export_network._check_written(loaded, *paths, paths) <= 1e-5 * size
-    with torch.no_grad():
-        model[1].bias[2] += 1e-3 * size
-    save_model(model, "keras", tmp_path / "net.h5", (4, 4, 1))
-    with pytest.raises(MismatchError, match="the largest is"):
-        export_network._check_written(loaded, *paths, paths)
-    assert not paths[0].exists()
-
-
-def test_what_float32_loses_allows_nothing(tmp_path: Path) -> None:
-    """x * 1e-25 * 1e-25 * 1e50 is 0 in float32, and x in float64."""
-    b = NetworkBuilder()
-    x = b.add("data", ops.Input((2, 4, 4)))
-    lost = x
-    for k, factor in enumerate((1e-25, 1e-25, 1e25, 1e25)):
-        gamma = {"gamma": np.full(2, factor, np.float32)}
-        lost = b.add(f"s{k}", ops.Scale(), (lost,), gamma)
-    gamma = np.array([1.0, 2.0], np.float32)
-    files = []
-    for sign in (1, -1):
-        kept = b.add(f"k{sign}", ops.Scale(), (x,), {"gamma": sign * gamma})
-        network = b.network("n", b.add(f"sum{sign}", ops.Add(), (lost, kept)), InputConvention())
-        files.append(tmp_path / f"n{sign}.safetensors")
-        save_network(prune(network, f"sum{sign}"), "safetensors", files[-1])
-    with pytest.raises(MismatchError):
-        export_network._check_written(load_model(files[0]), files[1], (files[1],))
-
-
-def test_what_float64_loses_allows_nothing(tmp_path: Path) -> None:
-    """x * 1e-25 * 1e-25 * 1e80 is 0 in float32; in float64 nothing else is left beside it."""
-    files = [tmp_path / f"{sign}.safetensors" for sign in "+-"]
-    for sign, file in zip((1, -1), files, strict=True):
-        b = NetworkBuilder()
-        x = lost = b.add("data", ops.Input((2, 4, 4)))
-        for k, factor in enumerate((1e-25, 1e-25, 1e25, 1e25, 1e30)):
-            gamma = {"gamma": np.full(2, factor, np.float32)}
-            lost = b.add(f"s{k}", ops.Scale(), (lost,), gamma)
-        gamma = {"gamma": sign * np.array([1.0, 2.0], np.float32)}
-        both = b.add("sum", ops.Add(), (lost, b.add("kept", ops.Scale(), (x,), gamma)))
-        save_network(b.network("n", both, InputConvention()), "safetensors", file)
-    with pytest.raises(MismatchError, match="nobody can tell"):
-        export_network._check_written(load_model(files[0]), files[1], (files[1],))
-
-
-def test_outputs_beyond_float32_agree_with_nothing(tmp_path: Path) -> None:
-    """They are infinite in float32, and a tolerance that is a share of that has no end."""
-    files = []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 4))
-        with torch.no_grad():
-            model[1].weight.uniform_(1e38, 2e38)
-        files.append(tmp_path / f"{seed}.h5")
-        save_model(model, "keras", files[-1], (4, 4, 1))
-    with pytest.raises(MismatchError):
-        export_network._check_written(load_model(files[0]), files[1], (files[1],))
-    assert not files[1].exists()

@@ -248,8 +248,8 @@ def export(
         )
         return
     checked = (
-        f"{written['parameters']} parameters; read back, its outputs differ by "
-        f"{written['largest_difference']:g}"
+        f"{written['parameters']} parameters; read back, all layers and "
+        f"{written['compared_values']} values are the same"
         if "parameters" in written
         else f"{written['compared_values']} values of {written['frames']} frames compared, "
         "all equal"

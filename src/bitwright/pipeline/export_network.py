@@ -7,8 +7,6 @@ Caffe, Keras or safetensors.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import isfinite
@@ -31,10 +29,10 @@ from bitwright.pipeline.steps.levels import LEVELS, read_inputs
 from bitwright.pipeline.steps.names import step_folder
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from bitwright.interop.model_files import LoadedModel
-    from bitwright.interop.network import InputConvention
+    from bitwright.interop.network import InputConvention, Network
     from bitwright.pipeline.steps.workspace import Workspace
 
 PACKED_FORMAT = "packed"
@@ -43,8 +41,7 @@ _GOLDEN = 2
 _EXPORT_IMAGES = 20
 _IMAGES = 2
 _IMAGE_AXES = 3
-_TOLERANCE = 1e-5  # of the largest output: files have settings such as epsilon in float32
-_MOST_ROUNDING = 1e-2  # of float32, as a share of the largest output
+_ROUNDING = 1e-5  # of the largest output, in float32
 
 
 def export_network(
@@ -127,8 +124,8 @@ def export_model(
 ) -> dict[str, Any]:
     """Write the float model of a run, of an imported folder or of a file for another framework.
 
-    The model is rebuilt from what was written and its outputs compared before the call returns; if
-    they differ, the files are removed.
+    What was written is read back and compared before the call returns: layers, wiring and numbers
+    by ``==`` (`interop.same_network`). If they differ, the files are removed.
 
     Raises:
         MismatchError: what was written computes something else: a bug.
@@ -136,24 +133,37 @@ def export_model(
         RunError: the source holds no float model (yet).
     """
     from bitwright.interop.model_files import save_model, save_network
+    from bitwright.interop.network_from_torch import network_of
+    from bitwright.interop.network_to_torch import module_of
 
     loaded = read_model(source, input_shape)
     _check_ending(out, MODEL_FORMATS[kind])
-    if loaded.network is not None:
-        paths = save_network(loaded.network, kind, out)
+    model, network = loaded.model, loaded.network
+    if network is None and (kind != "safetensors" or loaded.spec is None):
+        network = network_of(model, loaded.input_shape, convention=loaded.convention)
+        _check_outputs(model, module_of(network), loaded.input_shape, str(source))
+    if network is not None:
+        paths = save_network(network, kind, out)
     else:
         paths = save_model(
-            loaded.model, kind, out, loaded.input_shape,
+            model, kind, out, loaded.input_shape,
             convention=loaded.convention, spec=loaded.spec,
         )  # fmt: skip
-    with _modules_of(source):
-        difference = _check_written(loaded, out, paths)
+    try:
+        with _modules_of(source):
+            _check_written(loaded, network, out)
+    except BaseException:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        raise
     return {
         "format": kind,
         "path": str(out),
-        "largest_difference": difference,
         "bytes": {path.name: path.stat().st_size for path in paths},
-        "parameters": sum(p.numel() for p in loaded.model.parameters()),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "compared_values": network.parameters()
+        if network is not None
+        else sum(values.numel() for values in model.state_dict().values()),
     }
 
 
@@ -250,85 +260,66 @@ def _modules_of(source: Path) -> AbstractContextManager[None]:
     return importable(*([recipe_folder(source)] if source.is_dir() else []))
 
 
-def _check_written(loaded: LoadedModel, out: Path, paths: tuple[Path, ...]) -> float:
-    """The largest difference of the outputs of the model that was written, on random images.
+def _check_written(loaded: LoadedModel, network: Network | None, out: Path) -> None:
+    """Refuse a file whose model is not, number by number, the one that was written into it.
+
+    Args:
+        network: the layers that were written; none where the file names the model.
 
     Raises:
-        MismatchError: it is another one; or float32, in which both are used, and float64, in which
-            they are compared, do not agree on them. The files are removed.
+        MismatchError: it is another one.
+    """
+    from bitwright.interop.model_files import load_model
+    from bitwright.interop.same_network import require_same
+
+    written = load_model(out, trust=None)
+    if network is not None:
+        assert written.network is not None
+        require_same(network, written.network, str(out))
+        if not out.name.lower().endswith(MODEL_FORMATS["keras"]) and written.quant != loaded.quant:
+            raise MismatchError("says other formats of its layers", where=str(out))
+        return
+    spec = loaded.spec and loaded.spec.model_copy(update={"weights": None})
+    if (written.spec, written.input_shape) != (spec, loaded.input_shape):
+        raise MismatchError(f"names another model: {written.spec}", where=str(out))
+    for name, values in loaded.model.state_dict().items():
+        # Of NaN, which is not equal to itself, nothing is written.
+        if not (written.model.state_dict()[name].cpu() == values.cpu()).all():
+            raise MismatchError(f"holds other numbers of {name!r}", where=str(out))
+    _check_outputs(loaded.model, written.model, loaded.input_shape, str(out), exactly=True)
+
+
+def _check_outputs(
+    wanted: nn.Module, found: nn.Module, shape: Shape, where: str, *, exactly: bool = False
+) -> None:
+    """Compare two modules of equal numbers on random images: what `forward` does with them, which
+    is code of the zoo or the user's own.
+
+    Raises:
+        MismatchError: they give something else.
     """
     import torch
 
-    from bitwright.interop.model_files import load_model
-
-    height, width, channels = loaded.input_shape
+    height, width, channels = shape
     generator = torch.Generator().manual_seed(0)
-    try:
-        models = [_float(loaded), _float(load_model(out, trust=None))]
-        exact = _in_float64(models)
-        differences, sizes, rounded = [], [], []
-        for _ in range(_IMAGES):  # one by one: they may be large
-            image = torch.rand(1, channels, height, width, generator=generator)
-            with torch.no_grad():
-                wanted, found = _outputs(exact, models, image)
-                used = [model(image) for model in models]
-            if wanted.shape != found.shape:  # torch would spread one value over all of them
-                raise MismatchError(
-                    f"the outputs are {[*found.shape]}, not {[*wanted.shape]}", where=str(out)
-                )
-            rounded += [(used[0] - wanted).abs().max(), (used[1] - found).abs().max()]
-            differences.append((wanted - found).abs().max())
-            sizes.append(wanted.abs().max())
-        difference, largest, error = (
-            float(torch.stack(some).max()) for some in (differences, sizes, rounded)
-        )
-        # NaN is no agreement, nor is infinity with a tolerance without end.
-        if not (isfinite(difference) and isfinite(largest) and difference <= _TOLERANCE * largest):
+    for _ in range(_IMAGES):  # one by one: they may be large
+        image = torch.rand(1, channels, height, width, generator=generator)
+        with torch.no_grad():
+            expected, made = wanted.eval()(image), found(image)
+        if expected.shape != made.shape:  # torch would spread one value over all of them
             raise MismatchError(
-                f"the outputs differ by {difference:g}, the largest is {largest:g}",
-                where=str(out),
+                f"the outputs are {[*made.shape]}, not {[*expected.shape]}", where=where
             )
-        # Else what float32 loses may be so large in float64 that all else is lost there.
-        if not (isfinite(error) and error <= _MOST_ROUNDING * largest):
+        # One layer may be computed in two ways, such as a mean of all pixels.
+        room = 0.0 if exactly else _ROUNDING * float(expected.abs().max())
+        difference = float((expected - made).abs().max())
+        same = torch.equal(expected, made) if exactly else isfinite(room) and difference <= room
+        if not same:
             raise MismatchError(
-                f"float32 rounds the outputs by {error:g}, the largest is {largest:g}: nobody can "
-                "tell whether the file is the same network",
-                where=str(out),
+                f"the outputs differ by {difference:g}, the largest is "
+                f"{float(expected.abs().max()):g}",
+                where=where,
             )
-    except BaseException:
-        for path in paths:
-            path.unlink(missing_ok=True)
-        raise
-    return difference
-
-
-def _in_float64(models: Sequence[nn.Module]) -> list[nn.Module]:
-    """Copies in float64, where no difference is one of rounding, however large the values are
-    between which it comes to be. None of code of the user's own that cannot be copied.
-    """
-    try:
-        return [copy.deepcopy(model).double() for model in models]
-    except (RuntimeError, TypeError):
-        return []
-
-
-def _outputs(
-    exact: Sequence[nn.Module], models: Sequence[nn.Module], image: Tensor
-) -> list[Tensor]:
-    """In float64, where the models can be run in it."""
-    try:
-        if exact:
-            return [model(image.double()) for model in exact]
-    except RuntimeError:  # code of the user's own, with numbers of float32 in it
-        pass
-    return [model(image) for model in models]
-
-
-def _float(loaded: LoadedModel) -> nn.Module:
-    """The model without places for quantizers, which not every file keeps."""
-    from bitwright.interop.network_to_torch import module_of
-
-    return module_of(loaded.network) if loaded.quant and loaded.network else loaded.model.eval()
 
 
 def read_graph(source: Path) -> tuple[Graph, dict[str, IntArray] | None]:

@@ -156,9 +156,11 @@ class _Writer:
         self.made[layer.name] = self._add(layer.name, kind, config, inputs, arrays)
 
     def _is_flat(self, layer: Layer) -> bool:
-        """Keras' global pools give vectors already."""
+        """Keras' global pools give vectors already, where nobody wants the image."""
         front = self.layers[layer.inputs[0]]
-        return isinstance(front.op, ops.GlobalPool) or len(self.network.shapes[front.name]) == 1
+        if isinstance(front.op, ops.GlobalPool):
+            return self._only_flattened(front)
+        return len(self.network.shapes[front.name]) == 1
 
     def _add(
         self,
@@ -236,7 +238,11 @@ class _Writer:
 
     def _only_flattened(self, layer: Layer) -> bool:
         readers = self.network.readers(layer.name)
-        return bool(readers) and all(isinstance(r.op, ops.Flatten) for r in readers)
+        return (
+            layer.name != self.network.output
+            and bool(readers)
+            and all(isinstance(r.op, ops.Flatten) for r in readers)
+        )
 
     def _require_image(self, layer: Layer) -> None:
         if len(self.network.shapes[layer.inputs[0]]) != 3:
