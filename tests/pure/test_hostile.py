@@ -305,6 +305,31 @@ def test_an_entry_that_others_could_have_written_is_not_taken(
     assert (kept.find("native", "key") is None) == (held.stat().st_uid != 0)
 
 
+def test_nothing_is_taken_from_a_cache_that_others_can_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may rename the folder of a kind gives another one between the look and the use."""
+    (tmp_path / "x").write_text("program")
+    above = tmp_path / "shared"
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(above / "store"))
+    kept = Store()
+    kept.keep("native", "key", files={"x": tmp_path / "x"})
+    assert kept.find("native", "key") is not None and not kept.unwritable("native")
+    for open_to_all in (above, above / "store"):
+        open_to_all.chmod(0o777)
+        assert kept.find("native", "key") is None
+        assert kept.unwritable("native") == f"everybody may write into {open_to_all}"
+        made = kept.made("native", "key", lambda work: (work / "x").write_text("own"))
+        assert not made.folder.is_relative_to(above)  # it lasts as long as this process
+        open_to_all.chmod(0o1777)
+        assert kept.find("native", "key") is not None
+        open_to_all.chmod(0o755)
+    if os.geteuid() == 0:
+        os.chown(above, 65534, 65534)
+        assert kept.find("native", "key") is None
+        assert kept.unwritable("native") == f"{above} is another user's"
+
+
 @pytest.mark.parametrize("kind", ["hard link", "named pipe", "folder", "socket"])
 def test_a_lock_that_is_no_file_of_its_own_is_refused(kind: str, tmp_path: Path) -> None:
     precious, lock = tmp_path / "precious", tmp_path / ".lock"

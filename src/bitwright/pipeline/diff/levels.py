@@ -115,7 +115,8 @@ class _Levels:
                     output = self._kept[level].eval()(self.image)
                 found[name] = task.say_output(output, test)
         if "edges" in self._kept:
-            output = real_outputs(self._kept["graph"], self._kept["edges"][SCORES])
+            scores = self._kept["edges"][SCORES]
+            output = real_outputs(self._kept["graph"], scores, exact=task.gives_scores)
             found["integer graph"] = task.say_output(output, test)
         return found
 

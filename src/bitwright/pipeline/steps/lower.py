@@ -61,7 +61,7 @@ def lower(work: Workspace, context: StepContext) -> None:
     context.progress("lowering", 0, 0)
     graph = optimise(named_graph(work, integers), check=_CHECK_FRAMES)
     save_graph(graph, context.folder / GRAPH)
-    inputs, found = _compare(work, model, integers, graph, context.progress)
+    inputs, found, ties = _compare(work, model, integers, graph, context.progress)
     context.progress("certifying every accumulator", 0, 0)
     certificate = certify(graph)
     check(certificate, graph)
@@ -77,6 +77,7 @@ def lower(work: Workspace, context: StepContext) -> None:
         metrics=metrics,
         compared_images=len(inputs),
         compared_values=sum(levels.size for levels in found.values()),
+        labels_that_tie=ties,
         reference_images=min(REFERENCE_IMAGES, len(inputs)),
         qonnx_images=compared,
         qonnx_refused=refused,
@@ -166,9 +167,13 @@ def named_graph(work: Workspace, integers: IntegerModel) -> Graph:
     return kept
 
 
-def real_outputs(graph: Graph, scores: IntArray) -> Tensor:
+def real_outputs(graph: Graph, scores: IntArray, *, exact: bool = False) -> Tensor:
     """Levels of the scores (N, K) or (N, H, W, C) as the reals they stand for, in torch's order:
     (N, K) or (N, C, H, W) float32, as a model in evaluation gives them.
+
+    Args:
+        exact: float64 instead, which keeps integers apart that float32 does not: for what compares
+            scores with one another, as the hardware does.
     """
     import torch
 
@@ -176,7 +181,8 @@ def real_outputs(graph: Graph, scores: IntArray) -> Tensor:
 
     levels = torch.from_numpy(np.ascontiguousarray(scores))
     moved = levels.permute(0, 3, 1, 2) if levels.dim() == 4 else levels
-    return IntegerModel(graph).real(SCORES, moved).to(torch.float32)
+    reals = IntegerModel(graph).real(SCORES, moved)
+    return reals if exact else reals.to(torch.float32)
 
 
 def figures_of(
@@ -186,7 +192,8 @@ def figures_of(
     from bitwright.train.images import label_tensor
 
     labels = label_tensor(work.data.test.labels[: len(scores)])
-    found = work.task.measure(real_outputs(graph, scores), labels)
+    outputs = real_outputs(graph, scores, exact=work.task.gives_scores)
+    found = work.task.measure(outputs, labels)
     return {each.metric.name: each.figure(source) for each in found}
 
 
@@ -218,12 +225,13 @@ def _compare(
     integers: IntegerModel,
     graph: Graph,
     progress: Progress,
-) -> tuple[IntArray, dict[str, IntArray]]:
-    """Trained model == optimised graph: every score of every test image; on the first images every
-    edge, by the interpreter that is the definition.
+) -> tuple[IntArray, dict[str, IntArray], int]:
+    """Trained model == optimised graph: every score and label of every test image; on the first
+    images every edge, by the interpreter that is the definition.
 
     Returns:
-        Levels of the inputs, and of each output by its edge.
+        Levels of the inputs, and of each output by its edge; and how many labels differ because
+        the model's scores are equal there, as float32, and the integers are not.
     """
     import torch
 
@@ -235,6 +243,7 @@ def _compare(
     compare_edges(graph, integers.edges(torch.from_numpy(reals[:REFERENCE_IMAGES]))).require()
     executor = Executor(graph)
     parts: list[dict[str, IntArray]] = []
+    ties = 0
     for start in range(0, len(reals), _BATCH):
         batch = torch.from_numpy(reals[start : start + _BATCH])
         levels = _in_layout(integers.input_levels(batch))
@@ -243,12 +252,14 @@ def _compare(
             expected = model(batch).numpy()
         given = real_outputs(graph, found[SCORES]).numpy()
         _require_equal(expected, given, start)
+        if LABEL in found:
+            ties += _require_labels(expected, found[LABEL], start)
         parts.append({INPUTS: levels} | {edge: found[edge] for edge in graph.outputs})
         progress("comparing with the trained model", start + len(batch), len(reals))
     every = {edge: np.concatenate([part[edge] for part in parts]) for edge in parts[0]}
     inputs = every.pop(INPUTS)
     require_defined(graph, {graph.inputs[0]: inputs[:REFERENCE_IMAGES]}, every)
-    return inputs, every
+    return inputs, every, ties
 
 
 def _in_layout(levels: Tensor) -> IntArray:
@@ -268,6 +279,28 @@ def _require_equal(expected: NDArray[np.float32], found: NDArray[np.float32], st
             f"graph {found[at]}",
             where="integer graph against trained model",
         )
+
+
+def _require_labels(scores: NDArray[np.float32], labels: IntArray, start: int) -> int:
+    """The graph's labels are those of the model's scores (N, K).
+
+    Returns:
+        How many are others, of scores that are the highest as well.
+
+    Raises:
+        MismatchError: one is of a lower score.
+    """
+    given, wanted = labels.reshape(len(scores)), scores.argmax(axis=1)
+    rows = np.arange(len(scores))
+    lower = np.flatnonzero(scores[rows, given] != scores[rows, wanted])
+    if len(lower):
+        image = int(lower[0])
+        raise MismatchError(
+            f"{len(lower)} labels differ; first: test image {start + image}: the trained model's "
+            f"is {wanted[image]}, the graph's {given[image]}",
+            where="integer graph against trained model",
+        )
+    return int((given != wanted).sum())
 
 
 def _export(graph: Graph, inputs: IntArray, context: StepContext) -> tuple[int, str]:

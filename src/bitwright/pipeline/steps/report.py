@@ -64,7 +64,7 @@ def make_report(work: Workspace, context: StepContext, found: Results) -> Report
     energy = _energy(work, context, found)
     baselines = _baselines(work, context, levels[INPUTS])
     graph = read_graph(context.inputs["lower"])
-    outputs = real_outputs(graph, levels[SCORES])
+    outputs = real_outputs(graph, levels[SCORES], exact=work.task.gives_scores)
     recipe = work.recipe
     return Report(
         name=recipe.name,
@@ -112,7 +112,8 @@ def _sample_stages(work: Workspace, context: StepContext, graph: Graph) -> dict[
     """What else is known of the images shown: the float network's outputs, and the RTL's."""
     folder = context.inputs.get("simulate")
     scores = None if folder is None else simulated_scores(folder)
-    simulated = None if scores is None else real_outputs(graph, scores)
+    exact = work.task.gives_scores
+    simulated = None if scores is None else real_outputs(graph, scores, exact=exact)
     return stages_of(work, trained_model(work, context.inputs["train"]), simulated)
 
 

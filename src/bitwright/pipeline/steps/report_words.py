@@ -95,13 +95,23 @@ def quality(found: Results) -> tuple[MetricStage, ...]:
     )
 
 
+def ties(lowered: LowerResult) -> str:
+    """What is to be said where float32 cannot tell the highest scores apart."""
+    if not lowered.labels_that_tie:
+        return ""
+    return (
+        f"; {lowered.labels_that_tie:,} labels are others, where the model's highest scores are "
+        "equal in float32 and the integers are not"
+    )
+
+
 def proof(found: Results) -> tuple[str, ...]:
     """What was compared with ``==``, in sentences."""
     _, _, lowered = required(found)
     lines = [
         f"trained model = integer graph: {lowered.compared_values:,} scores and labels of "
         f"{lowered.compared_images:,} {found.noun.many}, every edge of "
-        f"{lowered.reference_images} of them",
+        f"{lowered.reference_images} of them{ties(lowered)}",
         (
             f"no QONNX file, so not compared with one: {lowered.qonnx_refused}"
             if lowered.qonnx_refused

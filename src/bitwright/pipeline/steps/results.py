@@ -256,7 +256,9 @@ class LowerResult(Metered):
 
     Attributes:
         compared_images: test images on which the model and the lowered graph gave equal scores.
-        compared_values: scores compared on them.
+        compared_values: scores and labels compared on them.
+        labels_that_tie: labels of these that are not the trained model's, whose highest scores are
+            equal as float32 where the integers are not.
         reference_images: of these, those on which the interpreter, too, agreed on every edge.
         qonnx_images: test images on which QONNX's executor gave equal scores; 0 without a file.
         qonnx_refused: why there is no QONNX file; empty if there is one.
@@ -274,3 +276,4 @@ class LowerResult(Metered):
     layers: tuple[LayerFacts, ...]
     certificate: tuple[AccumulatorRow, ...]
     qonnx_refused: str = ""
+    labels_that_tie: int = 0

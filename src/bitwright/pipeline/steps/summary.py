@@ -122,6 +122,9 @@ def _quality(found: Results) -> list[SummaryRow]:
         SummaryRow(label=f"{metric}, {stage}", figure=counted(result))
         for stage, result in stages.items()
     ]
+    if found.lower is not None and found.lower.labels_that_tie:
+        note = f"{found.lower.labels_that_tie:,} labels not the model's: equal scores in float32"
+        rows[2] = SummaryRow(label=rows[2].label, figure=rows[2].figure, note=note)
     if found.train is not None and found.train.shipped is not None:
         note = f"pretrained weights {found.train.shipped.name}, not trained in this run"
         rows[0] = SummaryRow(label=rows[0].label, figure=rows[0].figure, note=note)
