@@ -335,3 +335,16 @@ def test_the_host_needs_neither_torch_nor_pyserial_to_be_imported() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_frames_of_an_engine_are_those_of_its_console() -> None:
+    """40 bytes are a command with 4 words, 48 an answer; another number of words is refused."""
+    host = {"config": {}, "memory_words": 1024}
+    whole = describe(40, 24).model_dump()
+    for words in (3, 4, 5):
+        fields = whole | {"engine": host | {"frame_words": words}}
+        if words == 4:
+            assert Description.model_validate(fields).engine is not None
+            continue
+        with pytest.raises(ValueError, match=f"of 40 bytes and answers of 48: with {words}"):
+            Description.model_validate(fields)

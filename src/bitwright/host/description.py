@@ -35,6 +35,8 @@ _MOST_BYTES = 1 << 24
 #: Of what goes over a line, in numbers and bytes: what a graph's frame may have, 8 bytes each.
 _MOST_FRAME = 8 * MAX_FRAME
 _MOST_OUTPUTS = 1024
+#: Of an engine's frames: what stands in front of a command's words and of an answer's, and a word.
+_COMMAND_BYTES, _STATE_BYTES, _WORD_BYTES = 8, 16, 8
 #: Of any core's clock, and of any line.
 MOST_MHZ, MOST_BAUD = 1e6, 1e9
 
@@ -182,6 +184,15 @@ class Description(Strict):
                 raise ValueError(
                     f"{what}: the shape {stream.shape} is not the {port.beats} beats of "
                     f"{port.lanes} lanes that the port has"
+                )
+        if self.engine is not None:
+            words = _WORD_BYTES * self.engine.frame_words
+            wanted = _COMMAND_BYTES + words, _STATE_BYTES + words
+            if (self.input.frame_bytes, self.answer_bytes) != wanted:
+                raise ValueError(
+                    f"commands of {self.input.frame_bytes} bytes and answers of "
+                    f"{self.answer_bytes}: with {self.engine.frame_words} words they have "
+                    f"{wanted[0]} and {wanted[1]}"
                 )
         if self.answer_bytes > _MOST_FRAME:
             raise ValueError(f"an answer has {self.answer_bytes} bytes; at most {_MOST_FRAME}")

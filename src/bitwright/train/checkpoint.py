@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bitwright.base.errors import DataError, ModelError
 from bitwright.base.files import atomic_write
@@ -92,14 +94,50 @@ def resume(
         )
     try:
         model.load_state_dict(content[name])
-        optimizer.load_state_dict(content["optimizer"])
-    except (RuntimeError, ValueError, KeyError) as error:
+        load_optimizer(optimizer, content["optimizer"])
+        losses = [float(loss) for loss in content["losses"]]
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"belongs to another model: {str(error).splitlines()[0]}",
             where=str(path),
             hint="delete it to begin anew",
         ) from error
-    return list(content["losses"])
+    return losses
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Load what an optimizer has gathered, and the rates that a schedule has left it with; how it
+    works (which of torch's kernels, in which direction) is its own to say, not the file's.
+
+    Raises:
+        ValueError: it is of other parameters, or holds something else than numbers.
+        KeyError, TypeError, AttributeError: it is no state of an optimizer.
+    """
+    own = optimizer.state_dict()["param_groups"]
+    if len(own) != len(state["param_groups"]):
+        raise ValueError(f"{len(state['param_groups'])} groups of parameters, not {len(own)}")
+    groups = [
+        {key: _kept(value, theirs.get(key)) for key, value in group.items()}
+        for group, theirs in zip(own, state["param_groups"], strict=True)
+    ]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for place, gathered in state["state"].items():
+        if not 0 <= place < len(parameters):
+            raise ValueError(f"it has gathered something of parameter {place!r:.40}")
+        for name, value in gathered.items():
+            number = value is None or isinstance(value, int | float)
+            fits = isinstance(value, Tensor) and (
+                value.shape == parameters[place].shape or value.shape == ()
+            )
+            if not number and not fits:
+                raise ValueError(f"{name!r:.40} of parameter {place} is not of its shape")
+    optimizer.load_state_dict({"state": dict(state["state"]), "param_groups": groups})
+
+
+def _kept(own: Any, found: Any) -> Any:
+    """A setting of a group: the file's where it is a finite real number, as ours is."""
+    real = type(own) is float and type(found) is float and isfinite(found)
+    return found if real else own
 
 
 def save_weights(path: Path, model: nn.Module) -> None:

@@ -17,7 +17,12 @@ from bitwright.base.errors import DataError, RunError
 from bitwright.data import DataSplits
 from bitwright.tasks.base import Task
 from bitwright.tasks.classification import CLASSIFICATION
-from bitwright.train.checkpoint import load_checkpoint, load_state, save_checkpoint
+from bitwright.train.checkpoint import (
+    load_checkpoint,
+    load_optimizer,
+    load_state,
+    save_checkpoint,
+)
 from bitwright.train.config import TrainConfig
 from bitwright.train.differences import differences, in_words
 from bitwright.train.features import FeatureMatching
@@ -183,6 +188,8 @@ def restore(run: Run) -> int:
                 state = content["learners"][learner.name][name]
                 if isinstance(part, nn.Module):
                     load_state(part, state, str(path))
+                elif isinstance(part, torch.optim.Optimizer):
+                    load_optimizer(part, state)
                 else:
                     part.load_state_dict(state)
         run.fabric.strategy.precision.load_state_dict(content["precision"])
