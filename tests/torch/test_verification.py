@@ -130,3 +130,9 @@ def test_a_sweep_that_ends_too_early_says_so(caplog) -> None:
     caplog.clear()
     assert choose_threshold(distances, matched, Sweep(hi=None))[1] == 1.0
     assert not caplog.text
+
+
+@pytest.mark.parametrize(("hi", "step"), [(1e308, 1e-308), (1e9, 1e-9), (1.0, 9e-6)])
+def test_a_sweep_has_an_end(hi: float, step: float) -> None:
+    with pytest.raises(RecipeError, match="more than 100,000 thresholds from 0 to"):
+        Sweep(hi=hi, step=step)

@@ -17,6 +17,7 @@ from bitwright.papers.faces.images import FacePreprocessing
 from bitwright.pipeline.recipe_yaml import parse_document
 
 KIND = "face-matrix"
+_MOST_THRESHOLDS = 100_000
 _STEPS = 100
 _TINY = 1e-9
 _Count = Annotated[int, Field(ge=1, strict=True)]
@@ -99,6 +100,13 @@ class Sweep:
             raise RecipeError(
                 f"no thresholds from {self.lo} to {self.hi} by {self.step}",
                 where="verification.sweep",
+            )
+        if self.hi is not None and not (self.hi - self.lo) / self.step <= _MOST_THRESHOLDS:
+            raise RecipeError(
+                f"more than {_MOST_THRESHOLDS:,} thresholds from {self.lo:g} to {self.hi:g} by "
+                f"{self.step:g}",
+                where="verification.sweep",
+                hint="take a larger step",
             )
 
     def thresholds(self, distances: NDArray[np.float64]) -> NDArray[np.float64]:
