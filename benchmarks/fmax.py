@@ -4,13 +4,13 @@
     python benchmarks/fmax.py
     python benchmarks/fmax.py --refit     # to the tables as they are now
 
-Fits the line of `bitwright.build.fmax` to the points of docs/results/fmax.json, one a design,
+Fits the lines of `bitwright.build.fmax` to the points of docs/results/fmax.json, one a design,
 device and way (the median where it was placed with several seeds or for several boards), and
 predicts every design with the coefficients of the others: no point of the same network and folding
 takes part. Then the placed designs as the tables of docs/results have them today (clock.json,
-placed.json, recipes.json, boards.json, parallel_windows.md's and residual_network.md's in `MORE`),
-which the fit does not have until it is made anew of them. Writes src/bitwright/build/fmax.json and
-docs/results/fmax.md.
+placed.json, recipes.json, boards.json, parallel_windows.md's and residual_network.md's in `MORE`):
+the fit has those from which it was last made (``--refit``). Writes src/bitwright/build/fmax.json
+and docs/results/fmax.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.placed import DESIGNS
 
-from bitwright.build.fmax import terms
+from bitwright.build.fmax import GRADE, period_of, terms
 from bitwright.build.target import load_target
 from bitwright.hw import MapOptions
 from bitwright.hw.reads import Reads
@@ -43,6 +43,8 @@ RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 PAGE = RESULTS / "fmax.md"
 TABLE = RESULTS.parents[1] / "src" / "bitwright" / "build" / "fmax.json"
 FAMILY = "ecp5"
+#: Blocks from which on a design's products are its slowest path.
+MANY = 8
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Point:
         fmax: MHz, of every placement.
         source: page of docs/results.
         adders: between two registers, which follow from the clock that the recipe asks for.
+        dsp: blocks.
     """
 
     design: str
@@ -67,6 +70,7 @@ class Point:
     source: str
     adders: int = 1
     reads: Reads = field(default_factory=Reads)
+    dsp: int = 0
 
     @property
     def period(self) -> float:
@@ -101,6 +105,7 @@ MORE = (
         (149.7,),
         "residual_network",
         reads=Reads(32),
+        dsp=3,
     ),
 )
 
@@ -143,6 +148,7 @@ def placed() -> list[Point]:
             tuple(row["fmax_mhz"].values()),
             "clock",
             reads=Reads(**row["reads"]),
+            dsp=row["dsp"],
         )
         for row in read("clock")
         if row["label"] == "now"
@@ -154,8 +160,8 @@ def placed() -> list[Point]:
             adders = adders_of(DESIGNS[row["design"]].recipe)
             lut = row["lut"]
             reads = Reads(**row["reads"])
-            device = row["target"]
-            found.append(Point(name, device, speed, False, lut, fmax, "placed", adders, reads))
+            device, dsp = row["target"], row["dsp"]
+            found.append(Point(name, device, speed, False, lut, fmax, "placed", adders, reads, dsp))
     return found + _of_boards(shell) + _of_recipes(shell) + [_less(one, shell) for one in MORE]
 
 
@@ -206,24 +212,31 @@ def _of_recipes(shell: float) -> list[Point]:
     return found
 
 
-def fit(known: Sequence[Point]) -> dict[str, float]:
-    """Least squares of the logarithm of the period; of the grades the first is the others' zero.
-    What no point has is in no line.
+def fit(known: Sequence[Point]) -> dict[str, Any]:
+    """Least squares of the logarithm of the period, where products in DSP blocks are few; of the
+    grades the first is the others' zero. What no point has is in no line. And of the period where
+    they are many.
     """
-    names = sorted({name for point in known for name, value in point.terms.items() if value})
-    grades = [name for name in names if name.startswith("grade ")]
+    few = [point for point in known if point.dsp < MANY]
+    names = sorted({name for point in few for name, value in point.terms.items() if value})
+    grades = [name for name in names if name.startswith(GRADE)]
     free = [name for name in names if name not in grades[:1]]
-    rows = np.array([[point.terms.get(name, 0.0) for name in free] for point in known])
-    line = np.linalg.lstsq(rows, np.log([point.period for point in known]), rcond=None)[0]
-    return dict.fromkeys(grades[:1], 0.0) | dict(zip(free, line.tolist(), strict=True))
+    rows = np.array([[point.terms.get(name, 0.0) for name in free] for point in few])
+    line = np.linalg.lstsq(rows, np.log([point.period for point in few]), rcond=None)[0]
+    many = [point for point in known if point.dsp >= MANY]
+    each, start = np.polyfit([p.dsp for p in many], [p.period for p in many], 1)
+    return {
+        "line": dict.fromkeys(grades[:1], 0.0) | dict(zip(free, line.tolist(), strict=True)),
+        "dsp": {"start": float(start), "each": float(each)},
+    }
 
 
-def predicted(line: dict[str, float], point: Point) -> float | None:
+def predicted(lines: dict[str, Any], point: Point) -> float | None:
     """MHz; None where it has what no point of the line has."""
     found = {name: value for name, value in point.terms.items() if value}
-    if any(name not in line for name in found):
+    if any(name not in lines["line"] for name in found):
         return None
-    return 1000.0 / exp(sum(line[name] * value for name, value in found.items()))
+    return 1000.0 / period_of(lines, found, point.dsp)
 
 
 def error_of(point: Point, said: float) -> float:
@@ -258,8 +271,8 @@ def since_lines(known: Sequence[Point]) -> list[str]:
     found = since(known)
     errors = [abs(error_of(point, mhz)) for point, mhz in found]
     lines = [
-        "The tables as they are now, placed on hardware that came after these points; the fit has",
-        "none of them, and each is predicted without its own design:",
+        "The tables of docs/results as they are now, every placement; each design is predicted by",
+        "the other designs of the fit alone:",
         "",
         "| design | in its shell | LUT | Fmax of all placements, MHz | predicted | error | to the "
         "nearest |",
@@ -282,15 +295,14 @@ def since_lines(known: Sequence[Point]) -> list[str]:
         *lines,
         "",
         f"Mean {mean(errors):.1%}, worst {max(errors):.1%}: `bitwright` says this mean with",
-        "a prediction. Placements of one design differ by up to a quarter with the seed, so points",
-        "of one seed cannot give less; the next fit is to have three seeds a point.",
+        "a prediction. Placements of one design differ by up to a quarter with the seed.",
         "",
     ]
 
 
-def page(known: Sequence[Point], said: Sequence[float | None], line: dict[str, float]) -> str:
+def page(known: Sequence[Point], said: Sequence[float | None], lines_: dict[str, Any]) -> str:
     errors = [abs(error_of(p, s)) for p, s in zip(known, said, strict=True) if s is not None]
-    once = [abs(error_of(p, predicted(line, p) or 0)) for p in known]
+    once = [abs(error_of(p, predicted(lines_, p) or 0)) for p in known]
     lines = [
         "# Fmax, predicted before place and route",
         "",
@@ -298,11 +310,13 @@ def page(known: Sequence[Point], said: Sequence[float | None], line: dict[str, f
         "the coefficients of the *other* designs: a line through the logarithm of the LUTs and the",
         "adders between two registers (3 of a design for 50 MHz) and the levels of its deepest",
         "LUT RAM (of more than 32 words), a step for the serial shell, one for the speed grade.",
-        "LUTs are packed ones without the shell's. A dash: what it has, no other design has.",
+        "With DSP blocks, whose products have no register at their output, the period is at least",
+        f"a line through their number, fitted to designs with {MANY} and more. LUTs are packed",
+        "ones without the shell's. A dash: what it has, no other design has.",
         "",
-        "| design | device | speed | in its shell | adders | words of LUT RAM | LUT "
+        "| design | device | speed | in its shell | adders | DSP | words of LUT RAM | LUT "
         "| placements | Fmax, MHz | predicted by the others | error | from |",
-        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|",
+        "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for point, mhz in zip(known, said, strict=True):
         shown = ["-", "-"] if mhz is None else [f"{mhz:.1f}", f"{error_of(point, mhz):+.1%}"]
@@ -312,11 +326,13 @@ def page(known: Sequence[Point], said: Sequence[float | None], line: dict[str, f
             point.speed,
             "yes" if point.shell else "no",
             str(point.adders),
+            str(point.dsp),
             str(point.reads.words),
         ]
         cells += [f"{point.lut:,.0f}", str(len(point.fmax)), f"{median(point.fmax):.1f}", *shown]
         lines.append("| " + " | ".join([*cells, f"[{point.source}]({point.source}.md)"]) + " |")
-    factors = {name: exp(value) for name, value in line.items()}
+    factors = {name: exp(value) for name, value in lines_["line"].items()}
+    products = lines_["dsp"]
     lines += [
         "",
         f"Error of a design that the fit has not seen: mean {mean(errors):.1%}, worst "
@@ -325,10 +341,11 @@ def page(known: Sequence[Point], said: Sequence[float | None], line: dict[str, f
         "",
         f"The period grows by {factors['doublings'] - 1:.1%} with each doubling of the LUTs, by "
         f"{factors['shell'] - 1:.1%} with the shell, by {factors['adders'] - 1:.1%} with each more "
-        "adder (of one design alone: no error is known of that), by "
+        "adder, by "
         f"{factors['levels'] - 1:.1%} with each doubling of a LUT RAM beyond 32 words; in grade 8 "
         "it is "
-        f"{factors.get('grade 8', 1.0):.2f} of that in grade 6.",
+        f"{factors.get('grade 8', 1.0):.2f} of that in grade 6. Products in DSP blocks take "
+        f"{products['start']:.1f} ns, and {products['each']:.3f} more for each block.",
         "",
         *since_lines(known),
         f"`python benchmarks/fmax.py`, {date.today().isoformat()}, on {cpu_name()}.",
@@ -343,11 +360,14 @@ def main() -> None:
         rows = [{**asdict(point), "lut": round(point.lut)} for point in placed()]
         (RESULTS / "fmax.json").write_text(json.dumps(rows, indent=1) + "\n")
     known = points()
-    said, line = left_out(known), fit(known)
+    said, lines = left_out(known), fit(known)
     errors = [abs(error_of(p, s)) for p, s in zip(known, said, strict=True) if s is not None]
     table = {
         FAMILY: {
-            "line": {name: round(value, 4) for name, value in line.items()},
+            **{
+                part: {name: round(value, 4) for name, value in found.items()}
+                for part, found in lines.items()
+            },
             "error": {"mean": round(mean(errors), 4), "worst": round(max(errors), 4)},
             "since": round(mean(abs(error_of(p, mhz)) for p, mhz in since(known)), 4),
             "smallest_lut": round(min(point.lut for point in known)),
@@ -356,7 +376,7 @@ def main() -> None:
         }
     }
     TABLE.write_text(json.dumps(table, indent=1) + "\n")
-    PAGE.write_text(page(known, said, line))
+    PAGE.write_text(page(known, said, lines))
     print(f"{len(known)} points, mean {mean(errors):.1%}, worst {max(errors):.1%}")
 
 

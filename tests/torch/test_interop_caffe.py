@@ -373,3 +373,13 @@ def test_export_takes_the_shape_that_a_file_leaves_open(
     arguments = ["export", str(tmp_path), "--out", str(tmp_path / "x.onnx")]
     assert entry.run([*arguments, "--input-shape", shape]) == 2
     assert "--input-shape" in capsys.readouterr().err
+
+
+def test_a_window_beside_the_image_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    """Caffe makes 3 windows of 1 with stride 3 in 5 pixels, the last beside them; torch makes 2."""
+    b = NetworkBuilder()
+    x = b.add("data", ops.Input((1, 5, 5)))
+    network = b.network("n", b.add("p", ops.Pool("max", (1, 1), (3, 3)), (x,)))
+    with pytest.raises(ModelError, match="stands beside the image"):
+        save_caffe(network, tmp_path / "n.prototxt")
+    assert not [*tmp_path.iterdir()]

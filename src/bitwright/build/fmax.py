@@ -4,13 +4,16 @@
 The longest path of these designs is mostly way, not logic, and ways grow with the design: the
 logarithm of the period is a line through that of the LUTs, the adders between two registers (a
 design for a slow clock has more of them) and the levels of its deepest LUT RAM, with a step for the
-serial shell and one for each speed grade. The coefficients are fitted to placed designs
-(``benchmarks/fmax.py``).
+serial shell and one for each speed grade. A product in a DSP block has no register that open tools
+can use at its output (ECP5: `build.dsp_operands`), and the blocks stand in rows across the device,
+so that its way grows with their number: the period is at least a line through that. The
+coefficients are fitted to placed designs (``benchmarks/fmax.py``).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -20,6 +23,8 @@ from typing import Any
 from bitwright.build.target import Target
 from bitwright.hw.reads import Reads
 
+#: What a term of a speed grade begins with.
+GRADE = "grade "
 _TABLE = "fmax.json"
 _FIRST_LEVEL = 32  # words: two RAMs of 16 and the multiplexer behind them
 
@@ -64,12 +69,35 @@ def terms(lut: float, *, adders: int, shell: bool, speed: str, reads: Reads) -> 
         "adders": adders - 1.0,
         "levels": log2(max(1.0, reads.words / _FIRST_LEVEL)),
         "shell": float(shell),
-        f"grade {speed}": 1.0,
+        f"{GRADE}{speed}": 1.0,
     }
 
 
+def period_of(family: Mapping[str, Any], found: Mapping[str, float], dsp: float) -> float:
+    """Nanoseconds: the longer one of the ways of a design, and of its products in DSP blocks.
+
+    Args:
+        family: coefficients, ``line`` and ``dsp``.
+        found: see `terms`.
+        dsp: blocks.
+    """
+    line, products = family["line"], family["dsp"]
+    whole = exp(sum(line[name] * value for name, value in found.items()))
+    if not dsp:
+        return whole
+    grade = exp(sum(line[name] for name in found if name.startswith(GRADE)))
+    least: float = grade * (products["start"] + products["each"] * dsp)
+    return max(whole, least)
+
+
 def predicted_fmax(
-    target: Target, lut: float, *, shell: bool, adders: int = 1, reads: Reads | None = None
+    target: Target,
+    lut: float,
+    *,
+    shell: bool,
+    adders: int = 1,
+    dsp: float = 0,
+    reads: Reads | None = None,
 ) -> Prediction | None:
     """Fmax of a design that has not been placed; None where no designs of the family, or of the
     speed grade, were.
@@ -78,6 +106,7 @@ def predicted_fmax(
         lut: of the design without its shell, by the cost model; what is smaller than all that were
             placed is as fast as the smallest of them.
         adders: see `terms`.
+        dsp: its DSP blocks.
         reads: see `terms`; none of a design without deep memories.
     """
     family = coefficients().get(target.family)
@@ -87,5 +116,4 @@ def predicted_fmax(
     found = terms(lut, adders=adders, shell=shell, speed=target.speed, reads=reads or Reads())
     if any(name not in line for name in found):
         return None
-    period = exp(sum(line[name] * value for name, value in found.items()))
-    return Prediction(1000.0 / period, family["since"])
+    return Prediction(1000.0 / period_of(family, found, dsp), family["since"])

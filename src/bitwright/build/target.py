@@ -71,7 +71,7 @@ class Processor(Strict):
     """
 
     kind: Literal["zynq", "zynqmp", "cyclonev-hps"]
-    board: str
+    board: Annotated[str, Field(pattern=r"^[ -~]+$", max_length=200)]
     board_files: Annotated[str, Field(pattern=r"^[A-Za-z0-9._*:][A-Za-z0-9._*:-]*$")] | None = None
     control: int = Field(ge=0, lt=1 << 40)
 

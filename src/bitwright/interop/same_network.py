@@ -68,7 +68,8 @@ def _rounded(convention: InputConvention) -> tuple[Hashable, ...]:
 
 
 def _single(value: float) -> float:
-    return float(np.float32(value))
+    with np.errstate(over="ignore"):  # one that no format can say is infinite in each
+        return float(np.float32(value))
 
 
 class _Terms:

@@ -227,6 +227,13 @@ class _Writer:
         wanted = self.network.shapes[layer.name][1:]
         for axis, (side, size) in enumerate(zip(sides, wanted, strict=True)):
             made = caffe_windows(side, op.kernel[axis], op.stride[axis], op.padding[axis])
+            if (made - 1) * op.stride[axis] >= side + op.padding[axis]:
+                raise ModelError(
+                    f"Caffe makes a window more, of {op.kernel[axis]} with stride "
+                    f"{op.stride[axis]}, that stands beside the image",
+                    where=f"layer {layer.name}",
+                    hint="cut what the last windows leave over off the image first",
+                )
             if made < size:
                 raise ModelError(
                     f"Caffe makes {made} windows, not {size}", where=f"layer {layer.name}"

@@ -352,10 +352,10 @@ def _check_equal(graph: Graph, hardware: Graph, frames: Mapping[str, IntArray]) 
 
 def predicted_clock(hardware: Graph, target: Target) -> Prediction | None:
     """Fmax of a design on its target, in the serial shell where its board has one."""
-    lut, shell = graph_resources(hardware, target.family).lut, _link(hardware, target) is not None
+    used, shell = graph_resources(hardware, target.family), _link(hardware, target) is not None
     adders = max((node.integer("adders") for node in hardware if "adders" in node.attrs), default=1)
     reads = reads_of(hardware)
-    return predicted_fmax(target, lut, shell=shell, adders=adders, reads=reads)
+    return predicted_fmax(target, used.lut, shell=shell, adders=adders, dsp=used.dsp, reads=reads)
 
 
 def describe_mapping(hardware: Graph, target: Target, wanted: HardwareSection) -> MapResult:
