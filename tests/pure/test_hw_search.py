@@ -285,7 +285,9 @@ def test_too_small_budget_says_what_is_short() -> None:
 
 
 def test_what_is_needed_at_least_is_what_the_search_can_do_with() -> None:
-    """FIFOs make another design the smallest than that of the least blocks (1677 LUTs)."""
+    """FIFOs make another design the smallest than that of the least blocks (1731 LUTs). Both have 16
+    streams between blocks, which save 14.2 LUTs each (`benchmarks/placed.py link`).
+    """
 
     def search(luts: float) -> Folding:
         limit = Resources(luts, 2600, 0, 4)
@@ -294,8 +296,8 @@ def test_what_is_needed_at_least_is_what_the_search_can_do_with() -> None:
     with pytest.raises(TargetError, match=r"LUTs: about (\d+) needed at least") as caught:
         search(1300)
     needed = int(caught.value.message.split("about ")[1].split(" ")[0])
-    assert needed <= 1500
-    for luts in (needed + 1, 1500):
+    assert needed <= 1550
+    for luts in (needed + 1, 1550):
         assert graph_resources(map_graph(digits_like(), search(luts)), "ecp5").lut <= luts
 
 
