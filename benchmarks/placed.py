@@ -74,6 +74,21 @@ DESIGNS = {
     "boxes-fast": Design(
         "shapes-boxes-w4a4", "large", {"budget": {"lut": 13_000, "bram": 80, "dsp": 0}}
     ),
+    "table-dsp": Design(
+        "table-mlp-w4a4", "small", {"budget": {"lut": 1700, "bram": 20, "dsp": 16}}
+    ),
+    "boxes-dsp": Design(
+        "shapes-boxes-w4a4", "middle", {"budget": {"lut": 6500, "bram": 80, "dsp": 60}}
+    ),
+    "map-dsp": Design(
+        "shapes-map-w4a4", "large", {"budget": {"lut": 10_000, "bram": 80, "dsp": 100}}
+    ),
+    "sounds-fast": Design(
+        "sounds-cnn1d-w4a4", "large", {"budget": {"lut": 9000, "bram": 60, "dsp": 0}}
+    ),
+    "embedding-fast": Design(
+        "digits-embedding-w4a4", "large", {"budget": {"lut": 12_000, "bram": 60, "dsp": 0}}
+    ),
     "map-fast": Design(
         "shapes-map-w4a4", "large", {"budget": {"lut": 18_000, "bram": 80, "dsp": 60}}
     ),

@@ -285,8 +285,8 @@ def test_too_small_budget_says_what_is_short() -> None:
 
 
 def test_what_is_needed_at_least_is_what_the_search_can_do_with() -> None:
-    """FIFOs make another design the smallest than that of the least blocks (1731 LUTs); both with
-    what 16 streams between blocks save, 14.2 LUTs each (`benchmarks/placed.py link`).
+    """FIFOs make another design the smallest than that of the least blocks (1724 LUTs); both with
+    what 16 streams between blocks save, 14.6 LUTs each (`benchmarks/placed.py link`).
     """
 
     def search(luts: float) -> Folding:
