@@ -14,7 +14,7 @@ from bitwright.hw.cost import coefficients
 
 @pytest.mark.slow
 def test_the_model_says_what_whole_designs_take() -> None:
-    """Twelve designs of three sizes: LUTs and flip-flops within 5 % on average and 15 % each,
+    """Seventeen designs of three sizes: LUTs and flip-flops within 5 % on average and 15 % each,
     block RAMs and multipliers exact.
     """
     rows = json.loads(ROWS.read_text())
