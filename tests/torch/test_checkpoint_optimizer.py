@@ -49,6 +49,7 @@ def test_it_goes_on_as_it_would_have(kind: str) -> None:
     [
         {"betas": (0.9,)}, {"betas": "x"}, {"maximize": True}, {"differentiable": True},
         {"fused": None, "foreach": True, "capturable": True}, {"eps": float("nan")}, {"lr": "fast"},
+        {"lr": -3.0}, {"eps": -1.0, "weight_decay": 5.0},
     ],
 )  # fmt: skip
 def test_settings_of_the_file_do_not_count(settings: dict[str, Any]) -> None:
@@ -99,6 +100,9 @@ def test_all_that_it_gathers_is_there_and_nothing_else(kind: str) -> None:
     for found in ({**whole, "more": torch.zeros(2, 3)}, {"x": 1}):
         with pytest.raises(ValueError, match="of parameter 0, not"):
             load_optimizer(OPTIMIZERS[kind](model.parameters()), {**state, "state": {0: found}})
+    fewer = [{**state["param_groups"][0], "params": [0]}]
+    with pytest.raises(ValueError, match="1 parameters, not 2"):
+        load_optimizer(OPTIMIZERS[kind](model.parameters()), {"state": {}, "param_groups": fewer})
     with pytest.raises(ValueError, match="something of parameter 9"):
         load_optimizer(OPTIMIZERS[kind](model.parameters()), {**state, "state": {9: whole}})
 

@@ -22,9 +22,11 @@ from torch import nn
 
 from bitwright.base import archives
 from bitwright.base.errors import BitwrightError, DataError, ModelError
-from bitwright.interop import hdf5
+from bitwright.interop import hdf5, ops
 from bitwright.interop.hdf5 import read_hdf5
 from bitwright.interop.keras.arrays import keras_name
+from bitwright.interop.keras.files import KerasFile, KerasNode
+from bitwright.interop.keras.layers import build
 from bitwright.interop.keras.read import arrays_for, load_keras
 from bitwright.interop.keras.write import keras_nodes, save_keras
 from bitwright.interop.model_files import load_weights
@@ -365,3 +367,19 @@ def test_groups_as_many_as_channels_of_a_group_are_no_depthwise_kernel(tmp_path:
     source = network_of(nn.Sequential(nn.Conv2d(4, 8, 3, groups=2)).eval(), (9, 9, 4))
     save_keras(source, tmp_path / "grouped.h5")
     assert equal(source, load_keras(tmp_path / "grouped.h5"), rename=True)
+
+
+@pytest.mark.parametrize(
+    ("axis", "fits"), [(-1, True), (3, True), ([-1], True), (1, False), (2, False)]
+)
+def test_a_softmax_over_rows_is_none_over_channels(axis: object, fits: bool) -> None:
+    nodes = [
+        KerasNode("x", "InputLayer", {"batch_shape": [None, 4, 5, 3]}, ()),
+        KerasNode("s", "Softmax", {"axis": axis}, ("x",)),
+    ]
+    file = KerasFile(Path("net.h5"), ())
+    if fits:
+        assert build(nodes, file, "s")["s"].op == ops.Activation("softmax")
+        return
+    with pytest.raises(ModelError, match="softmax over axis"):
+        build(nodes, file, "s")

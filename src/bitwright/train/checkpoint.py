@@ -106,8 +106,8 @@ def resume(
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load what an optimizer has gathered, and the rates that a schedule has left it with; how it
-    works (which of torch's kernels, in which direction) is its own to say, not the file's.
+    """Load what an optimizer has gathered, and the rate that a schedule has left it with; how it
+    works (its other settings, which of torch's kernels) is its own to say, not the file's.
 
     Torch's fused kernels ask nothing of what has been gathered: they read and write as many numbers
     as the parameter has, wherever they lie. So each is copied into a tensor of our own, made as the
@@ -120,8 +120,11 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     own = optimizer.state_dict()["param_groups"]
     if len(own) != len(state["param_groups"]):
         raise ValueError(f"{len(state['param_groups'])} groups of parameters, not {len(own)}")
+    for group, theirs in zip(own, state["param_groups"], strict=True):
+        if len(theirs["params"]) != len(group["params"]):
+            raise ValueError(f"{len(theirs['params'])} parameters, not {len(group['params'])}")
     groups = [
-        {key: _kept(value, theirs.get(key)) for key, value in group.items()}
+        {key: _kept(key, value, theirs.get(key)) for key, value in group.items()}
         for group, theirs in zip(own, state["param_groups"], strict=True)
     ]
     places = [
@@ -177,10 +180,10 @@ def _as_made(
     return made
 
 
-def _kept(own: Any, found: Any) -> Any:
-    """A setting of a group: the file's where it is a finite real number, as ours is."""
-    real = type(own) is float and type(found) is float and isfinite(found)
-    return found if real else own
+def _kept(name: str, own: Any, found: Any) -> Any:
+    """A setting of a group: ours, but for the rate, which a schedule moves."""
+    is_rate = name == "lr" and type(found) is float and isfinite(found) and found >= 0
+    return found if is_rate else own
 
 
 def save_weights(path: Path, model: nn.Module) -> None:

@@ -333,6 +333,15 @@ def _activation(builder: _Builder, node: KerasNode) -> str:
     return builder.add(node.name, op, (builder.front(node),))
 
 
+def _softmax(builder: _Builder, node: KerasNode) -> str:
+    front = builder.front(node)
+    axis = node.config.get("axis", -1)
+    axis = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
+    if axis not in (-1, len(builder.shapes[front])):
+        raise ModelError(f"softmax over axis {axis}; only the last", where=f"layer {node.name}")
+    return builder.add(node.name, ops.Activation("softmax"), (front,))
+
+
 def _simple(op: Callable[[Config], ops.Op]) -> Callable[[_Builder, KerasNode], str]:
     return lambda builder, node: builder.add(node.name, op(node.config), (builder.front(node),))
 
@@ -352,7 +361,7 @@ _READERS: Mapping[str, Callable[[_Builder, KerasNode], str]] = {
     "Activation": _activation,
     "ReLU": _relu,
     "LeakyReLU": _simple(_leaky),
-    "Softmax": _simple(lambda config: ops.Activation("softmax")),
+    "Softmax": _softmax,
     "Add": _join,
     "Concatenate": _join,
     "Flatten": _simple(lambda config: ops.Flatten()),
