@@ -151,7 +151,9 @@ def alone(name: str) -> tuple[float, int]:
 
 
 def link(rows: Mapping[str, dict[str, Any]]) -> float:
-    """LUTs that a stream saves: least sum of squares of relative errors of these designs."""
+    """LUTs that a stream saves: least sum of squares of relative errors of these designs. No block
+    costs less than nothing, so that it depends a little on what is kept: run it until it stays.
+    """
     above = under = 0.0
     for name, row in rows.items():
         said, streams = alone(name)
