@@ -224,10 +224,27 @@ def fit(known: Sequence[Point]) -> dict[str, Any]:
     rows = np.array([[point.terms.get(name, 0.0) for name in free] for point in few])
     line = np.linalg.lstsq(rows, np.log([point.period for point in few]), rcond=None)[0]
     many = [point for point in known if point.dsp >= MANY]
-    each, start = np.polyfit([p.dsp for p in many], [p.period for p in many], 1)
+    found = dict.fromkeys(grades[:1], 0.0) | dict(zip(free, line.tolist(), strict=True))
+    periods = [p.period / exp(found.get(f"{GRADE}{p.speed}", 0.0)) for p in many]
+    each, start = np.polyfit([p.dsp for p in many], periods, 1)
     return {
-        "line": dict.fromkeys(grades[:1], 0.0) | dict(zip(free, line.tolist(), strict=True)),
+        "line": found,
         "dsp": {"start": float(start), "each": float(each)},
+    }
+
+
+def reach(known: Sequence[Point]) -> dict[str, Any]:
+    """How far the points go: beyond nothing is known of an error. A grade counts that two designs
+    were placed in.
+    """
+    designs: dict[str, set[str]] = {}
+    for point in known:
+        designs.setdefault(point.speed, set()).add(point.design)
+    return {
+        "lut": round(max(point.lut for point in known)),
+        "dsp": max(point.dsp for point in known),
+        "dsp in its shell": max(point.dsp for point in known if point.shell),
+        "grades": sorted(grade for grade, names in designs.items() if len(names) > 1),
     }
 
 
@@ -270,6 +287,7 @@ def since_lines(known: Sequence[Point]) -> list[str]:
     """What is said of placements that the fit does not have."""
     found = since(known)
     errors = [abs(error_of(point, mhz)) for point, mhz in found]
+    far = reach(known)
     spread = max(max(p.fmax) / min(p.fmax) - 1 for p, _ in found)
     lines = [
         "The tables of docs/results as they are now, every placement; each design is predicted by",
@@ -298,9 +316,10 @@ def since_lines(known: Sequence[Point]) -> list[str]:
         f"Mean {mean(errors):.1%}, worst {max(errors):.1%}: `bitwright` says this mean with",
         f"a prediction. Placements of one design differ by up to {spread:.0%} with the seed.",
         "",
-        "No points are: a second design in grade 8, more than 54 DSP blocks, DSP blocks in the",
-        "shell, and full devices: whole SkyNet (207 of 208 block RAMs of an ECP5-85, 4 DSP blocks,",
-        "[105.3 MHz](skynet_hardware.md)) would be told 160 MHz. No error is known of those.",
+        f"Beyond {far['lut']:,} LUTs, {far['dsp']} DSP blocks ({far['dsp in its shell']} in the",
+        f"shell) and grade {', '.join(far['grades'])} no error is known, and none is said. Whole",
+        "SkyNet lies there (207 of 208 block RAMs of an ECP5-85; it is no point): 160 MHz would be",
+        "predicted, and [105.3](skynet_hardware.md) were found.",
         "",
     ]
 
@@ -375,6 +394,7 @@ def main() -> None:
             },
             "error": {"mean": round(mean(errors), 4), "worst": round(max(errors), 4)},
             "since": round(mean(abs(error_of(p, mhz)) for p, mhz in since(known)), 4),
+            "placed": reach(known),
             "smallest_lut": round(min(point.lut for point in known)),
             "points": len(known),
             "made": f"python benchmarks/fmax.py, {date.today().isoformat()}",

@@ -60,38 +60,29 @@ class Design:
     hardware: Mapping[str, Any] = field(default_factory=dict)
 
 
+def _within(lut: int, bram: int, dsp: int = 0) -> dict[str, Any]:
+    """The fastest that fits into a part of a device."""
+    return {"budget": {"lut": lut, "bram": bram, "dsp": dsp}}
+
+
 DESIGNS = {
     "table": Design("table-mlp-w4a4", "small"),
+    "table-dsp": Design("table-mlp-w4a4", "small", _within(1700, 20, 16)),
     "digits-slow": Design("digits", "small", {"target_fps": 20_000}),
-    "digits": Design("digits", "small", {"budget": {"lut": 2700, "bram": 20, "dsp": 0}}),
-    "digits-dsp": Design("digits", "small", {"budget": {"lut": 2400, "bram": 20, "dsp": 12}}),
+    "digits": Design("digits", "small", _within(2700, 20)),
+    "digits-dsp": Design("digits", "small", _within(2400, 20, 12)),
     "embedding": Design("digits-embedding-w4a4", "small"),
     "digits-lut": Design("digits", "middle", {"target_fps": 86_000}),
-    "digits-fast": Design("digits", "middle", {"budget": {"lut": 4000, "bram": 20, "dsp": 0}}),
+    "digits-fast": Design("digits", "middle", _within(4000, 20)),
     "sounds": Design("sounds-cnn1d-w4a4", "middle"),
     "boxes": Design("shapes-boxes-w4a4", "middle"),
+    "boxes-dsp": Design("shapes-boxes-w4a4", "middle", _within(6500, 80, 60)),
     "map": Design("shapes-map-w4a4", "middle"),
-    "boxes-fast": Design(
-        "shapes-boxes-w4a4", "large", {"budget": {"lut": 13_000, "bram": 80, "dsp": 0}}
-    ),
-    "table-dsp": Design(
-        "table-mlp-w4a4", "small", {"budget": {"lut": 1700, "bram": 20, "dsp": 16}}
-    ),
-    "boxes-dsp": Design(
-        "shapes-boxes-w4a4", "middle", {"budget": {"lut": 6500, "bram": 80, "dsp": 60}}
-    ),
-    "map-dsp": Design(
-        "shapes-map-w4a4", "large", {"budget": {"lut": 10_000, "bram": 80, "dsp": 100}}
-    ),
-    "sounds-fast": Design(
-        "sounds-cnn1d-w4a4", "large", {"budget": {"lut": 9000, "bram": 60, "dsp": 0}}
-    ),
-    "embedding-fast": Design(
-        "digits-embedding-w4a4", "large", {"budget": {"lut": 12_000, "bram": 60, "dsp": 0}}
-    ),
-    "map-fast": Design(
-        "shapes-map-w4a4", "large", {"budget": {"lut": 18_000, "bram": 80, "dsp": 60}}
-    ),
+    "sounds-fast": Design("sounds-cnn1d-w4a4", "large", _within(9000, 60)),
+    "boxes-fast": Design("shapes-boxes-w4a4", "large", _within(13_000, 80)),
+    "map-dsp": Design("shapes-map-w4a4", "large", _within(10_000, 80, 100)),
+    "embedding-fast": Design("digits-embedding-w4a4", "large", _within(12_000, 60)),
+    "map-fast": Design("shapes-map-w4a4", "large", _within(18_000, 80, 60)),
 }
 
 

@@ -26,15 +26,32 @@ def test_designs_that_the_fit_has_not_seen_are_predicted() -> None:
     unknown = [(p.design, p.speed) for p, mhz in said if mhz is None]
     assert unknown == [("digits, 512 cycles", "8")], "no other design in this grade"
     assert mean(errors) <= 0.05
-    # `map-fast`: half of it is one unit, whose activations go to all of its rows; the model knows
-    # no ways inside of a unit.
-    beyond = [p.design for p, mhz in said if mhz is not None and abs(error_of(p, mhz)) > 0.10]
-    assert set(beyond) <= {"map-fast, 9,216 cycles"} and max(errors) <= 0.15
     table = coefficients()["ecp5"]
     assert table["error"]["mean"] == pytest.approx(mean(errors), abs=1e-4)
     lines = fit(known)
     assert table["line"] == pytest.approx(lines["line"], abs=1e-4)
     assert table["dsp"] == pytest.approx(lines["dsp"], abs=1e-4)
+
+
+_MISSED = pytest.mark.xfail(
+    strict=True,
+    reason="13 % too fast: half of it is one unit, whose activations go to all of its rows, and "
+    "the model knows no ways inside of a unit",
+)
+
+
+@pytest.mark.parametrize(
+    "design",
+    [
+        pytest.param(name, marks=_MISSED if name.startswith("map-fast,") else ())
+        for name in dict.fromkeys(point.design for point in points())
+    ],
+)
+def test_every_design_is_predicted_within_ten_per_cent(design: str) -> None:
+    known = points()
+    said = zip(known, left_out(known), strict=True)
+    errors = [error_of(p, mhz) for p, mhz in said if mhz is not None and p.design == design]
+    assert errors and max(map(abs, errors)) <= 0.10
 
 
 def test_placements_that_came_since_are_told_and_predicted_by_other_designs() -> None:
@@ -52,6 +69,23 @@ def test_placements_that_came_since_are_told_and_predicted_by_other_designs() ->
     assert mean(errors) <= 0.05
     said = predicted_fmax(load_target("ecp5-45k"), 3_603, shell=True)
     assert said is not None and said.error == table["since"] >= table["error"]["mean"]
+
+
+def test_no_error_is_said_beyond_what_was_placed() -> None:
+    """Whole SkyNet: 26 111 LUTs; 160 MHz predicted, 105 found."""
+    target = load_target("ecp5-85k")
+    for lut, shell, dsp, grade, known in (
+        (22_000, False, 54, "6", True),
+        (26_111, False, 4, "6", False),
+        (9_000, False, 55, "6", False),
+        (9_000, True, 3, "6", True),
+        (9_000, True, 4, "6", False),
+        (3_600, True, 0, "8", False),
+    ):
+        device = target.model_copy(update={"speed": grade})
+        said = predicted_fmax(device, lut, shell=shell, dsp=dsp)
+        assert said is not None and (said.error is not None) == known
+        assert ("no error is known" in said.words()) == (not known)
 
 
 def test_the_model_says_what_its_points_say() -> None:

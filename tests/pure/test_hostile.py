@@ -324,6 +324,16 @@ def test_nothing_is_taken_from_a_cache_that_others_can_exchange(
         open_to_all.chmod(0o1777)
         assert kept.find("native", "key") is not None
         open_to_all.chmod(0o755)
+    world = tmp_path / "world"
+    world.mkdir()
+    (world / "second").symlink_to(above / "store")
+    (tmp_path / "first").symlink_to(world / "second")
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path / "first"))
+    assert kept.find("native", "key") is not None
+    world.chmod(0o777)
+    assert kept.find("native", "key") is None
+    assert kept.unwritable("native") == f"everybody may write into {world}"
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(above / "store"))
     if os.geteuid() == 0:
         os.chown(above, 65534, 65534)
         assert kept.find("native", "key") is None

@@ -383,3 +383,11 @@ def test_a_window_beside_the_image_is_refused_before_it_is_written(tmp_path: Pat
     with pytest.raises(ModelError, match="stands beside the image"):
         save_caffe(network, tmp_path / "n.prototxt")
     assert not [*tmp_path.iterdir()]
+
+
+def test_an_order_of_channels_that_caffe_does_not_know_is_refused(tmp_path: Path) -> None:
+    b = NetworkBuilder()
+    end = b.add("act", ops.Activation("relu"), (b.add("data", ops.Input((3, 4, 4))),))
+    with pytest.raises(ModelError, match="channel order 'rgb' has no counterpart"):
+        save_caffe(b.network("n", end, InputConvention("rgb")), tmp_path / "n.prototxt")
+    assert not [*tmp_path.iterdir()]

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders of whatever origin: what lies in them, as deep as ours are; no links on the way to what
-is written; taken away whole.
+is written; who may exchange them; taken away whole.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from bitwright.base.errors import RunError
 #: Folders inside each other. Ours have some ten; Python's own functions call themselves for each,
 #: and end at a thousand, which take 2000 letters of a path.
 DEEPEST = 64
+#: Links that a path leads over, as Linux follows.
+_MOST_LINKS = 40
 _LINK = "is a symbolic link, by which something would be written elsewhere"
 _LINK_HINT = "remove it, or put a folder or file of its own in its place"
 
@@ -109,3 +112,41 @@ def _too_deep(folder: Path) -> RunError:
         where=str(folder),
         hint="it is none of ours; remove it, or name another folder",
     )
+
+
+def others_above(folder: Path) -> str:
+    """Into which folder, of those that this one lies in, others may put another one between a look
+    at it and its use; empty if there is none. In one that is sticky, as ``/tmp``, everybody can
+    only move what is his own.
+    """
+    for place in _folders_on_the_way(Path(os.path.abspath(folder))):
+        try:
+            found = place.stat()
+        except OSError as error:
+            return f"{place} cannot be looked at ({error.strerror or error})"
+        if found.st_uid not in (os.geteuid(), 0):
+            return f"{place} is another user's"
+        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+            return f"everybody may write into {place}"
+    return ""
+
+
+def _folders_on_the_way(path: Path) -> list[Path]:
+    """All that a path leads through, link by link: the folders that its parts lie in, and those
+    that the links on it lie in, which may be others again.
+    """
+    found: dict[Path, None] = {}
+    waiting, links = [path], 0
+    while waiting:
+        one = waiting.pop()
+        for place in (*reversed(one.parents), one):
+            if place != path:
+                found[place] = None
+            if place.is_symlink():
+                links += 1
+                if links > _MOST_LINKS:
+                    break
+                aim = Path(os.path.abspath(place.parent / place.readlink()))
+                waiting.append(aim / one.relative_to(place))
+                break
+    return [*found]

@@ -47,7 +47,7 @@ from bitwright.base.files import (
     read_bytes,
     sha256_file,
 )
-from bitwright.base.folders import check_no_links, entries_below, remove_folder
+from bitwright.base.folders import check_no_links, entries_below, others_above, remove_folder
 from bitwright.base.records import is_of
 from bitwright.base.regular import open_regular
 
@@ -216,7 +216,7 @@ class Store:
     def unwritable(self, kind: str) -> str:
         """Why nothing of a kind can be kept; empty if it can."""
         folder = self.folder(kind, "")
-        return _why_not(folder) or ("" if self._root is not None else _others_above(folder))
+        return _why_not(folder) or ("" if self._root is not None else others_above(folder))
 
     def made(
         self,
@@ -303,7 +303,7 @@ class Store:
         """Whether an entry may be read: what lies in an experiment's folder, a colleague's perhaps,
         is trusted as the experiment is.
         """
-        return self._root is not None or (_is_ours(folder) and not _others_above(folder.parent))
+        return self._root is not None or (_is_ours(folder) and not others_above(folder.parent))
 
     def _place(self, new: Path, folder: Path) -> None:
         """Give a whole entry its name, unless another process was first."""
@@ -442,24 +442,6 @@ def _is_ours(folder: Path) -> bool:
         or each.st_mode & stat.S_IWOTH
         for each in found
     )
-
-
-def _others_above(folder: Path) -> str:
-    """Which folder, of those that the folder of a kind lies in, others may put another one into
-    between a look at an entry and its use; empty if there is none. In one that is sticky, as
-    ``/tmp``, everybody can only move what is his own.
-    """
-    names = Path(os.path.abspath(folder))  # a link on the way lies somewhere, too
-    for place in dict.fromkeys((*names.parents, *names.resolve().parents)):
-        try:
-            found = place.stat()
-        except OSError as error:
-            return f"{place} cannot be looked at ({error.strerror or error})"
-        if found.st_uid not in (os.geteuid(), 0):
-            return f"{place} is another user's"
-        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-            return f"everybody may write into {place}"
-    return ""
 
 
 def _remove(folder: Path, seen: tuple[int, int, int] | None = None) -> None:

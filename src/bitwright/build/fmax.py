@@ -35,13 +35,16 @@ class Prediction:
 
     Attributes:
         mhz: predicted.
-        error: of placements that came after those of the coefficients, the mean, as a share.
+        error: of placed designs predicted by others, the mean, as a share; None of what lies
+            beyond all that were placed, where no error is known.
     """
 
     mhz: float
-    error: float
+    error: float | None
 
     def words(self) -> str:
+        if self.error is None:
+            return f"predicted {self.mhz:.0f} MHz; none like it was placed, so no error is known"
         return f"predicted {self.mhz:.0f} MHz, within {self.error:.0%} on average"
 
 
@@ -116,4 +119,11 @@ def predicted_fmax(
     found = terms(lut, adders=adders, shell=shell, speed=target.speed, reads=reads or Reads())
     if any(name not in line for name in found):
         return None
-    return Prediction(1000.0 / period_of(family, found, dsp), family["since"])
+    placed = family["placed"]  # the most of each that there is a point of
+    within = (
+        lut <= placed["lut"]
+        and dsp <= placed["dsp in its shell" if shell else "dsp"]
+        and target.speed in placed["grades"]
+    )
+    mhz = 1000.0 / period_of(family, found, dsp)
+    return Prediction(mhz, family["since"] if within else None)

@@ -26,6 +26,8 @@ from bitwright.ir.types import MAX_NODES
 _MOST = 1 << 28
 #: Integers of a layer lie below; beyond are numbers that no framework takes.
 _LARGEST = 1 << 31
+#: What files say of the order of an image's channels.
+CHANNEL_ORDERS = ("RGB", "BGR", "grey")
 #: Signs of a layer's name, and parts of it between dots, each of which becomes a module.
 _LONGEST_NAME, _MOST_PARTS = 10_000, 100
 _SHOWN = 60

@@ -14,6 +14,7 @@ from bitwright.interop.caffe.files import QUANTIZATION, blob_array, read_caffemo
 from bitwright.interop.caffe.layers import BLOBLESS, READERS, Given, Pending, decimal
 from bitwright.interop.caffe.write import net_of
 from bitwright.interop.network import (
+    CHANNEL_ORDERS,
     InputConvention,
     Layer,
     Network,
@@ -295,7 +296,7 @@ def _convention(message: Any, layer: Layer, facts: Mapping[str, str]) -> InputCo
     assert isinstance(layer.op, ops.Input)
     channels = layer.op.shape[0]
     order = facts.get("channel_order", "")
-    if order not in ("RGB", "BGR", "grey"):
+    if order not in CHANNEL_ORDERS:
         guess = {1: "grey", 3: "BGR"}.get(channels, "")  # Caffe reads images through OpenCV
         order = guess if order == "" else ""
     if message is None:

@@ -15,7 +15,7 @@ from bitwright.base.errors import ModelError
 from bitwright.interop import ops
 from bitwright.interop.caffe.files import QUANTIZATION, fill_blob, write_caffe
 from bitwright.interop.caffe.schema import net_class
-from bitwright.interop.network import Layer, Network
+from bitwright.interop.network import CHANNEL_ORDERS, Layer, Network
 from bitwright.interop.network_passes import merge_pads
 from bitwright.interop.ops import Pair, Size
 
@@ -53,6 +53,12 @@ def save_caffe(
     target = prototxt.with_suffix(".caffemodel") if caffemodel is None else caffemodel
     net = net_of(network, quantization=quantization)
     convention = network.convention
+    if convention.channel_order not in ("", *CHANNEL_ORDERS):
+        raise ModelError(
+            f"the channel order {convention.channel_order!r:.80} has no counterpart in Caffe",
+            where="input",
+            hint=f"one of {', '.join(CHANNEL_ORDERS)}, or none",
+        )
     facts = {"channel_order": convention.channel_order or "unknown", "layout": "NCHW"}
     write_caffe(net, prototxt, target, facts)
     return prototxt, target
