@@ -244,3 +244,29 @@ def test_a_forward_that_its_layers_do_not_say_is_refused(tmp_path: Path) -> None
         model[1].bias.fill_(torch.inf)
     with pytest.raises(MismatchError, match="differ by"):
         export_network._check_outputs(model, traced, (4, 4, 1), "here")
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [
+        (1e-25, 1e-25, 1e25, 1e25),  # 0 in float32, x in float64
+        (1e-25, 1e-25, 1e25, 1e25, 1e30),  # 0 in float32; in float64 nothing is left beside it
+        (1e30, 1e30),  # infinite in float32
+    ],
+)
+def test_what_floats_lose_hides_no_other_network(factors: tuple[float, ...]) -> None:
+    """Once taken for the same, by outputs: beside what is lost or too large, x and 2 x change their
+    signs.
+    """
+    found = []
+    for sign in (1, -1):
+        b = NetworkBuilder()
+        x = lost = b.add("data", ops.Input((2, 4, 4)))
+        for number, factor in enumerate(factors):
+            gamma = {"gamma": np.full(2, factor, np.float32)}
+            lost = b.add(f"s{number}", ops.Scale(), (lost,), gamma)
+        kept = b.add("kept", ops.Scale(), (x,), {"gamma": sign * np.array([1, 2], np.float32)})
+        found.append(b.network("n", b.add("sum", ops.Add(), (lost, kept))))
+    require_same(found[0], found[0], "file")
+    with pytest.raises(MismatchError, match="layer 'kept' computes what no layer"):
+        require_same(found[0], found[1], "file")
