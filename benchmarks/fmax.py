@@ -234,18 +234,35 @@ def fit(known: Sequence[Point]) -> dict[str, Any]:
 
 
 def reach(known: Sequence[Point]) -> dict[str, Any]:
-    """How far the points go: beyond nothing is known of an error. A grade counts that two designs
-    were placed in.
+    """How far the points go, beyond which nothing is known of an error: grades that two designs
+    were placed in, and the designs that are smaller than no other in every way.
     """
     designs: dict[str, set[str]] = {}
     for point in known:
         designs.setdefault(point.speed, set()).add(point.design)
-    return {
-        "lut": round(max(point.lut for point in known)),
-        "dsp": max(point.dsp for point in known),
-        "dsp in its shell": max(point.dsp for point in known if point.shell),
-        "grades": sorted(grade for grade, names in designs.items() if len(names) > 1),
-    }
+    grades = sorted(grade for grade, names in designs.items() if len(names) > 1)
+    sizes = [
+        {
+            "shell": p.shell,
+            "lut": round(p.lut),
+            "adders": p.adders,
+            "dsp": p.dsp,
+        }
+        for p in known
+        if p.speed in grades
+    ]
+    largest = [
+        one
+        for one in sizes
+        if not any(
+            other["shell"] == one["shell"]
+            and other != one
+            and all(other[name] >= one[name] for name in one)
+            for other in sizes
+        )
+    ]
+    words = max(p.reads.words for p in known)
+    return {"grades": grades, "words": words, "placed": largest}
 
 
 def predicted(lines: dict[str, Any], point: Point) -> float | None:
@@ -287,7 +304,7 @@ def since_lines(known: Sequence[Point]) -> list[str]:
     """What is said of placements that the fit does not have."""
     found = since(known)
     errors = [abs(error_of(point, mhz)) for point, mhz in found]
-    far = reach(known)
+    far = reach(known)["grades"]
     spread = max(max(p.fmax) / min(p.fmax) - 1 for p, _ in found)
     lines = [
         "The tables of docs/results as they are now, every placement; each design is predicted by",
@@ -316,10 +333,10 @@ def since_lines(known: Sequence[Point]) -> list[str]:
         f"Mean {mean(errors):.1%}, worst {max(errors):.1%}: `bitwright` says this mean with",
         f"a prediction. Placements of one design differ by up to {spread:.0%} with the seed.",
         "",
-        f"Beyond {far['lut']:,} LUTs, {far['dsp']} DSP blocks ({far['dsp in its shell']} in the",
-        f"shell) and grade {', '.join(far['grades'])} no error is known, and none is said. Whole",
-        "SkyNet lies there (207 of 208 block RAMs of an ECP5-85; it is no point): 160 MHz would be",
-        "predicted, and [105.3](skynet_hardware.md) were found.",
+        "Of a design that is larger in some way (LUTs, adders, DSP blocks; in its shell or not) than",
+        f"each of these, with a deeper LUT RAM, and in another grade than {', '.join(far)}, no error",
+        "is known and none is said. Whole SkyNet lies there (207 of 208 block RAMs of an ECP5-85; it",
+        "is no point): 160 MHz would be predicted, and [105.3](skynet_hardware.md) were found.",
         "",
     ]
 
@@ -394,7 +411,7 @@ def main() -> None:
             },
             "error": {"mean": round(mean(errors), 4), "worst": round(max(errors), 4)},
             "since": round(mean(abs(error_of(p, mhz)) for p, mhz in since(known)), 4),
-            "placed": reach(known),
+            **reach(known),
             "smallest_lut": round(min(point.lut for point in known)),
             "points": len(known),
             "made": f"python benchmarks/fmax.py, {date.today().isoformat()}",

@@ -333,6 +333,27 @@ def test_nothing_is_taken_from_a_cache_that_others_can_exchange(
     world.chmod(0o777)
     assert kept.find("native", "key") is None
     assert kept.unwritable("native") == f"everybody may write into {world}"
+    world.chmod(0o755)
+    (world / "in").mkdir()
+    (tmp_path / "in").symlink_to("world/in")
+    (tmp_path / "store").mkdir()
+    (tmp_path / "by").symlink_to("in/../store")  # world/store, not the one beside it
+    (world / "store").symlink_to("../shared/store")
+    for way in (tmp_path / "in" / ".." / "store", tmp_path / "by"):
+        monkeypatch.setenv("BITWRIGHT_CACHE", str(way))
+        assert kept.find("native", "key") is not None
+        world.chmod(0o777)
+        assert kept.find("native", "key") is None
+        assert kept.unwritable("native") == f"everybody may write into {world}"
+        world.chmod(0o755)
+    (tmp_path / "round").symlink_to("round")
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path / "round"))
+    assert kept.find("native", "key") is None and kept.unwritable("native")
+    if os.geteuid() == 0:
+        os.lchown(tmp_path / "first", 65534, 65534)
+        monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path / "first"))
+        assert kept.find("native", "key") is None
+        assert kept.unwritable("native") == f"the link {tmp_path / 'first'} is another user's"
     monkeypatch.setenv("BITWRIGHT_CACHE", str(above / "store"))
     if os.geteuid() == 0:
         os.chown(above, 65534, 65534)

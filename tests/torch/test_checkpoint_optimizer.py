@@ -36,7 +36,7 @@ def _step(model: torch.nn.Linear, optimizer: torch.optim.Optimizer) -> None:
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_it_goes_on_as_it_would_have(kind: str) -> None:
     (one, first), (two, _) = _trained(kind), _trained(kind)
-    first.param_groups[0]["lr"] = 0.025  # by a schedule
+    first.param_groups[0]["lr"] = 2  # by a schedule
     fresh = OPTIMIZERS[kind](two.parameters())
     load_optimizer(fresh, deepcopy(first.state_dict()))
     _step(one, first)
@@ -49,7 +49,7 @@ def test_it_goes_on_as_it_would_have(kind: str) -> None:
     [
         {"betas": (0.9,)}, {"betas": "x"}, {"maximize": True}, {"differentiable": True},
         {"fused": None, "foreach": True, "capturable": True}, {"eps": float("nan")}, {"lr": "fast"},
-        {"lr": -3.0}, {"eps": -1.0, "weight_decay": 5.0},
+        {"lr": -3.0}, {"lr": 1e300}, {"lr": True}, {"eps": -1.0, "weight_decay": 5.0},
     ],
 )  # fmt: skip
 def test_settings_of_the_file_do_not_count(settings: dict[str, Any]) -> None:
@@ -94,6 +94,12 @@ def test_all_that_it_gathers_is_there_and_nothing_else(kind: str) -> None:
             with pytest.raises(ValueError, match="of parameter 0, not"):
                 load_optimizer(OPTIMIZERS[kind](model.parameters()), {**state, "state": {0: less}})
         if value.shape == ():
+            for number in (-1.0, float("nan"), float("inf")):
+                odd = {**whole, name: torch.tensor(number)}
+                with pytest.raises(ValueError, match=f"{name} of parameter 0 is"):
+                    load_optimizer(
+                        OPTIMIZERS[kind](model.parameters()), {**state, "state": {0: odd}}
+                    )
             wide = {**whole, name: torch.zeros(2, 3)}
             with pytest.raises(ValueError, match="is not of its shape"):
                 load_optimizer(OPTIMIZERS[kind](model.parameters()), {**state, "state": {0: wide}})

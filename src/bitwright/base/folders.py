@@ -115,38 +115,48 @@ def _too_deep(folder: Path) -> RunError:
 
 
 def others_above(folder: Path) -> str:
-    """Into which folder, of those that this one lies in, others may put another one between a look
-    at it and its use; empty if there is none. In one that is sticky, as ``/tmp``, everybody can
-    only move what is his own.
+    """Into which folder, of those that the way to this one leads through, others may put another
+    one between a look at it and its use, or which link of theirs it leads over; empty if there is
+    none. In a folder that is sticky, as ``/tmp``, everybody can only move what is his own.
     """
-    for place in _folders_on_the_way(Path(os.path.abspath(folder))):
-        try:
-            found = place.stat()
-        except OSError as error:
-            return f"{place} cannot be looked at ({error.strerror or error})"
-        if found.st_uid not in (os.geteuid(), 0):
-            return f"{place} is another user's"
-        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-            return f"everybody may write into {place}"
+    start = Path.cwd() / folder
+    reached = Path(start.anchor)  # without a link, and looked at
+    left, links = [*reversed(start.parts[1:])], 0
+    try:
+        reason = _open_to_others(reached)
+        while left and not reason:
+            part = left.pop()
+            if part == "..":
+                reached = reached.parent
+                continue
+            one = reached / part
+            if not stat.S_ISLNK(found := one.lstat().st_mode):
+                reached = one
+                reason = _open_to_others(reached) if left and stat.S_ISDIR(found) else ""
+                continue
+            links += 1
+            aim = one.readlink()
+            if links > _MOST_LINKS:
+                reason = f"{one} is one of more than {_MOST_LINKS} links"
+            elif not _is_ones_own(one):
+                reason = f"the link {one} is another user's"
+            elif aim.is_absolute():
+                reached = Path(aim.anchor)
+            left += reversed(aim.parts[aim.is_absolute() :])
+    except OSError as error:
+        return f"{error.filename} cannot be looked at ({error.strerror or error})"
+    return reason
+
+
+def _is_ones_own(place: Path) -> bool:
+    return place.lstat().st_uid in (os.geteuid(), 0)
+
+
+def _open_to_others(folder: Path) -> str:
+    """Why others may exchange what lies in a folder, as a sentence; empty if they may not."""
+    if not _is_ones_own(folder):
+        return f"{folder} is another user's"
+    mode = folder.lstat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        return f"everybody may write into {folder}"
     return ""
-
-
-def _folders_on_the_way(path: Path) -> list[Path]:
-    """All that a path leads through, link by link: the folders that its parts lie in, and those
-    that the links on it lie in, which may be others again.
-    """
-    found: dict[Path, None] = {}
-    waiting, links = [path], 0
-    while waiting:
-        one = waiting.pop()
-        for place in (*reversed(one.parents), one):
-            if place != path:
-                found[place] = None
-            if place.is_symlink():
-                links += 1
-                if links > _MOST_LINKS:
-                    break
-                aim = Path(os.path.abspath(place.parent / place.readlink()))
-                waiting.append(aim / one.relative_to(place))
-                break
-    return [*found]

@@ -35,8 +35,10 @@ class Prediction:
 
     Attributes:
         mhz: predicted.
-        error: of placed designs predicted by others, the mean, as a share; None of what lies
-            beyond all that were placed, where no error is known.
+        error: of placed designs predicted by others, the mean, as a share; None of what is larger
+            in some way (LUTs, adders between registers, DSP blocks) than each of them, of a LUT RAM
+            deeper than all of theirs, and of a grade that one design alone was placed in: no error
+            is known there.
     """
 
     mhz: float
@@ -119,11 +121,11 @@ def predicted_fmax(
     found = terms(lut, adders=adders, shell=shell, speed=target.speed, reads=reads or Reads())
     if any(name not in line for name in found):
         return None
-    placed = family["placed"]  # the most of each that there is a point of
-    within = (
-        lut <= placed["lut"]
-        and dsp <= placed["dsp in its shell" if shell else "dsp"]
-        and target.speed in placed["grades"]
+    asked = {"lut": lut, "adders": adders, "dsp": dsp}
+    known = target.speed in family["grades"] and (reads or Reads()).words <= family["words"]
+    within = known and any(
+        shell == one["shell"] and all(asked[name] <= one[name] for name in asked)
+        for one in family["placed"]
     )
     mhz = 1000.0 / period_of(family, found, dsp)
     return Prediction(mhz, family["since"] if within else None)

@@ -16,6 +16,7 @@ from bitwright.base.errors import DataError, ModelError
 from bitwright.base.files import atomic_write
 from bitwright.models.tensors import load_plain
 
+_LARGEST_RATE = torch.finfo(torch.float32).max
 _HINT = "the file is corrupt or cut short; delete it and train again"
 
 
@@ -175,6 +176,8 @@ def _as_made(
         plain = isinstance(value, Tensor) and value.layout == torch.strided
         if pattern is None or not plain or not value.is_floating_point() or value.shape != wanted:
             raise ValueError(f"{name} of parameter {place} is not of its shape {[*wanted]}")
+        if not shape and not (isfinite(value) and value >= 0):
+            raise ValueError(f"{name} of parameter {place} is {float(value)}")
         own = torch.empty_like(parameter) if shape else torch.empty_like(pattern)
         made[name] = own.detach().copy_(value)
     return made
@@ -182,8 +185,8 @@ def _as_made(
 
 def _kept(name: str, own: Any, found: Any) -> Any:
     """A setting of a group: ours, but for the rate, which a schedule moves."""
-    is_rate = name == "lr" and type(found) is float and isfinite(found) and found >= 0
-    return found if is_rate else own
+    is_rate = name == "lr" and type(found) in (int, float) and 0 <= found <= _LARGEST_RATE
+    return float(found) if is_rate else own
 
 
 def save_weights(path: Path, model: nn.Module) -> None:
