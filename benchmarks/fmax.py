@@ -333,10 +333,12 @@ def since_lines(known: Sequence[Point]) -> list[str]:
         f"Mean {mean(errors):.1%}, worst {max(errors):.1%}: `bitwright` says this mean with",
         f"a prediction. Placements of one design differ by up to {spread:.0%} with the seed.",
         "",
-        "Of a design that is larger in some way (LUTs, adders, DSP blocks; in its shell or not) than",
-        f"each of these, with a deeper LUT RAM, and in another grade than {', '.join(far)}, no error",
-        "is known and none is said. Whole SkyNet lies there (207 of 208 block RAMs of an ECP5-85; it",
-        "is no point): 160 MHz would be predicted, and [105.3](skynet_hardware.md) were found.",
+        "Of a design that is larger in some way (LUTs, adders, DSP blocks; in its shell or not)",
+        "than each of these, with a deeper LUT RAM, and in another grade than "
+        f"{', '.join(far)}, no error",
+        "is known and none is said. Whole SkyNet lies there (207 of 208 block RAMs of an",
+        "ECP5-85; it is no point): 160 MHz would be predicted, and [105.3](skynet_hardware.md)",
+        "were found.",
         "",
     ]
 
