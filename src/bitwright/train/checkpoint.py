@@ -107,7 +107,7 @@ def resume(
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load what an optimizer has gathered, and the rate that a schedule has left it with; how it
+    """Load what an optimizer has gathered, and the rates that a schedule has left it with; how it
     works (its other settings, which of torch's kernels) is its own to say, not the file's.
 
     Torch's fused kernels ask nothing of what has been gathered: they read and write as many numbers
@@ -184,8 +184,11 @@ def _as_made(
 
 
 def _kept(name: str, own: Any, found: Any) -> Any:
-    """A setting of a group: ours, but for the rate, which a schedule moves."""
-    is_rate = name == "lr" and type(found) in (int, float) and 0 <= found <= _LARGEST_RATE
+    """A setting of a group: ours, but for the rate, which a schedule moves, and the one it moves
+    from, which may have been taken of the weights as they were when training began."""
+    is_rate = (
+        name in ("lr", "initial_lr") and type(found) in (int, float) and 0 <= found <= _LARGEST_RATE
+    )
     return float(found) if is_rate else own
 
 

@@ -134,14 +134,14 @@ def _groups(student: nn.Module, lr: float) -> list[dict[str, object]]:
     for parameter in student.parameters():
         if parameter.requires_grad:
             size = max(float(parameter.detach().square().mean().sqrt()), _SMALLEST)
-            groups.append({"params": [parameter], "base": lr * size, "lr": lr * size})
+            groups.append({"params": [parameter], "initial_lr": lr * size, "lr": lr * size})
     return groups
 
 
 def _set_rates(optimizer: torch.optim.Optimizer, config: Regression, step: int) -> None:
     share = config.final_lr + (1 - config.final_lr) * (1 + cos(pi * step / config.steps)) / 2
     for group in optimizer.param_groups:
-        group["lr"] = group["base"] * share
+        group["lr"] = group["initial_lr"] * share
 
 
 def _feature_error(mine: Watched, theirs: Watched, config: Regression) -> Tensor | float:
