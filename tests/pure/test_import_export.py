@@ -8,15 +8,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.onnx_models import File
 
 import bitwright
+from bitwright.base.errors import RunError
 from bitwright.base.files import exclusive
 from bitwright.cli import entry as cli
-from bitwright.interop.onnx.reader import load
+from bitwright.interop.onnx.reader import Imported, load
 from bitwright.ir import INTEGER, load_graph
 from bitwright.pipeline import import_network
 
@@ -59,6 +61,28 @@ def test_import_says_what_became_of_every_node(
     became = {row["op"]: row["became"] for row in report["nodes"]}
     assert became["Relu"] == "folded" and became["Add"].startswith("add ")
     assert report["steps_elsewhere_in_float32"] == 0 and report["notes"] == []
+
+
+def test_an_import_that_ends_while_another_reads_its_file_is_kept(
+    tmp_path: Path, onnx_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, out = tmp_path / "other.onnx", tmp_path / "out"
+    other.write_bytes(onnx_file.read_bytes())
+    again: list[Path] = []
+
+    def overtaken(path: Path, **options: Any) -> Imported:
+        if not again:
+            again.append(other)
+            import_network.import_graph(other, out)
+        return load(path, **options)
+
+    monkeypatch.setattr("bitwright.interop.onnx.reader.load", overtaken)
+    with pytest.raises(RunError, match=r"exists already: an import with graph\.bwg"):
+        import_network.import_graph(onnx_file, out)
+    assert json.loads((out / "import.json").read_text())["file"] == "other.onnx"
+    import_network.import_graph(onnx_file, out, force=True)
+    assert json.loads((out / "import.json").read_text())["file"] == "small net.onnx"
+    assert sorted(entry.name for entry in out.iterdir()) == ["graph.bwg", "import.json"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import stat
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TextIO, TypeVar
@@ -77,13 +77,16 @@ def atomic_write(path: Path, body: bytes | str) -> None:
         raise
 
 
-def check_free(path: Path, *, force: bool = False, what: str = "") -> None:
+def check_free(
+    path: Path, *, force: bool = False, what: str = "", but: Container[str] = ()
+) -> None:
     """Refuse to write where something is already, unless it may be replaced. An empty folder is
     nothing.
 
     Args:
         force: replace it, as the option of that name says.
         what: it is, if the caller knows.
+        but: names in a folder that are nothing, the caller's lock, say.
 
     Raises:
         RunError: names what is there.
@@ -91,7 +94,7 @@ def check_free(path: Path, *, force: bool = False, what: str = "") -> None:
     if force or not (path.exists() or path.is_symlink()):
         return
     if path.is_dir():
-        names = sorted(entry.name for entry in path.iterdir())
+        names = sorted(entry.name for entry in path.iterdir() if entry.name not in but)
         if not names:
             return
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""

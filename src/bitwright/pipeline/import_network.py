@@ -8,7 +8,8 @@ safetensors a float model.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ from bitwright.pipeline.designs import steps
 from bitwright.pipeline.designs.folder import (
     GRAPH,
     INPUT,
+    LOCK,
     SETTINGS,
     Design,
     alone_in,
@@ -129,8 +131,7 @@ def import_graph(  # noqa: PLR0913 - each is one thing that a file may leave ope
     if compare:
         progress("running the file itself", 0, compare)
         report["compared"] = _compare_with_file(path, imported, compare)
-    out.mkdir(parents=True, exist_ok=True)
-    with alone_in(out):
+    with _alone_in(out, force):
         save_graph(graph, out / GRAPH)
         _drop_earlier(out, path, {GRAPH})
         _write_report(out, report)
@@ -192,8 +193,7 @@ def import_model(  # noqa: PLR0913 - each is one thing that a file may leave ope
         spec = ModelSpec(name=model, weights=path if weights is None else weights)
         module = model_from_spec(spec, classes, input_shape)
         loaded = LoadedModel(module.eval(), input_shape, InputConvention())
-    out.mkdir(parents=True, exist_ok=True)
-    with alone_in(out):
+    with _alone_in(out, force):
         return _write_model(path, out, loaded)
 
 
@@ -248,8 +248,7 @@ def import_packed(path: Path, out: Path, *, force: bool = False) -> dict[str, An
         "layers": _graph_layers(graph),
         "notes": [],
     }
-    out.mkdir(parents=True, exist_ok=True)
-    with alone_in(out):
+    with _alone_in(out, force):
         save_graph(graph, out / GRAPH)
         _drop_earlier(out, path, {GRAPH})
         _write_report(out, report)
@@ -276,15 +275,27 @@ def _write_report(out: Path, report: Mapping[str, Any]) -> None:
     atomic_write(out / REPORT, json_text(report, indent=1) + "\n")
 
 
+@contextmanager
+def _alone_in(out: Path, force: bool) -> Iterator[None]:
+    """Hold an import's folder, made if need be. What was free when this import began to read its
+    file may be another's by now: it is asked again of a folder that is held.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with alone_in(out):
+        _check_place(out, force)
+        yield
+
+
 def _check_place(out: Path, force: bool) -> None:
     """`RunError` if a folder holds anything but an earlier import, or one that is not to go."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not (out / REPORT).is_file():
+    holds = out.is_dir() and any(entry.name != LOCK for entry in out.iterdir())
+    if (holds or (out.exists() and not out.is_dir())) and not (out / REPORT).is_file():
         raise RunError(
             "is there already and was not made by `bitwright import`",
             where=str(out),
             hint="name another folder",
         )
-    check_free(out, force=force, what="an import with")
+    check_free(out, force=force, what="an import with", but=(LOCK,))
 
 
 def _drop_earlier(out: Path, source: Path, made: Set[str]) -> None:

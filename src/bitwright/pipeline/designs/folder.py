@@ -46,7 +46,7 @@ from bitwright.pipeline.recipe_yaml import Document
 from bitwright.pipeline.steps.levels import LEVELS, read_inputs, require_defined, save_levels
 
 GRAPH, SETTINGS, INPUT = "graph.bwg", "hardware.json", "input.json"
-_KEY, _LOCK = "key.json", ".lock"
+_KEY, LOCK = "key.json", ".lock"
 _RANDOM, _DEFINED = 20, 8
 _HELD: set[Path] = set()  # folders that this process works in
 #: Of frames, in and out, that a design is proven on; a stranger may say how many.
@@ -218,7 +218,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     if place in _HELD:
         yield
         return
-    with exclusive(folder / _LOCK, remove=True):
+    with exclusive(folder / LOCK, remove=True):
         _HELD.add(place)
         try:
             yield
