@@ -129,8 +129,8 @@ CLAIMS = (
 
 def verdict(claim: Claim, runs: dict[str, Runs]) -> tuple[str, str, str]:
     figures = [claim.figure(each) for each in runs.values()]
-    held = {claim.holds(figure) for figure in figures}
-    word = "undecided" if len(held) > 1 else ("held" if held == {True} else "not held")
+    held = sum(claim.holds(figure) for figure in figures)
+    word = {0: "not held", len(figures): "held"}.get(held, f"undecided, {held} of {len(figures)}")
     return claim.text, f"{claim.what} " + ", ".join(f"{f:.3f}" for f in figures), word
 
 
