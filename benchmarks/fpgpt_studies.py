@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """FPGPT's studies (Vink 2023, chapter 5) by its models, on networks of the zoo.
 
-    python benchmarks/fpgpt_studies.py [hours ours penalty ideal spread errors]
+    python benchmarks/fpgpt_studies.py [hours ours penalty ideal spread errors blocks]
 
 ``hours``: hours an epoch on ImageNet and GOPS, with the multipliers of one die of a U250 and of the
 whole card; ``ours``: our engine beside it; ``penalty``: kernels against the accepted penalty,
 GoogLeNet; ``ideal``: boards of the future, AlexNet; ``spread``: all kernels of one convolution;
-``errors``: model beside simulator, ResNet-20. Writes
+``errors``: model beside simulator, ResNet-20; ``blocks``: memory blocks by the model beside those
+that Yosys takes for the same memories, and kernels within a few of them. Writes
 docs/results/fpgpt.json and fpgpt.md; parts that were not named are kept.
 """
 
@@ -15,14 +16,18 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import tempfile
 import time
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bitwright.base.version import __version__
+from bitwright.build.target import load_target
+from bitwright.build.yosys import synthesise
 from bitwright.engine import ENGINES
 from bitwright.engine.config import Constants
 from bitwright.engine.estimate import timeline
@@ -31,9 +36,10 @@ from bitwright.low_precision.costs.counting import count_network
 from bitwright.models.factory import build_model
 from bitwright.papers.fpga_training.devices import Board, load_board
 from bitwright.papers.fpga_training.fpgpt import studies
-from bitwright.papers.fpga_training.fpgpt.kernel import FLOAT32, fixed_point, kernel_for
+from bitwright.papers.fpga_training.fpgpt.kernel import FLOAT32, Kernel, fixed_point, kernel_for
 from bitwright.papers.fpga_training.jobs import ConvolutionJob, convolution_jobs
 from bitwright.quantize.spec import Product
+from bitwright.rtl import LIBRARY
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 IMAGES, BATCH = 1_200_000, 256
@@ -41,6 +47,7 @@ IMAGES, BATCH = 1_200_000, 256
 PRINTED = {"alexnet": 38.0, "googlenet": 212.42, "squeezenet": 143.35}
 BYTES = fixed_point(8)
 LIMITS = (0.0, 0.05, 0.2)
+FEW_BLOCKS = 300  # of 1 344: the document's example
 
 
 def jobs_of(name: str, side: int = 224, batch: int = BATCH) -> list[ConvolutionJob]:
@@ -150,13 +157,58 @@ def spread() -> list[dict[str, Any]]:
     return rows
 
 
-def errors() -> list[dict[str, Any]]:
+def small_kernels() -> tuple[list[ConvolutionJob], list[Kernel]]:
     """As the document's validation: few small kernels for all convolutions."""
     rng = np.random.default_rng(0)
     jobs = jobs_of("resnet20", 32, 16)
-    kernels = [
+    return jobs, [
         kernel_for(job, *(int(n) for n in rng.integers(1, 12, 2)), FLOAT32, 512) for job in jobs
     ]
+
+
+@cache
+def yosys_blocks(words: int, bits: int) -> int:
+    """Blocks of 18 Kbit of an UltraScale+ for a memory with a port to write and one to read."""
+    ports = {"wr_en_i": 1, "wr_addr_i": max(1, (words - 1).bit_length()), "wr_data_i": bits}
+    ports |= {name.replace("wr", "rd"): width for name, width in list(ports.items())[:2]}
+    text = ", ".join(
+        f"input logic [{w - 1}:0] {n}" for n, w in {"clk_i": 1, "rst_ni": 1, **ports}.items()
+    )
+    given = f".Width({bits}), .Depth({words}), .Style(1)"
+    with tempfile.TemporaryDirectory() as folder:
+        rtl = Path(folder, "rtl")
+        rtl.mkdir()
+        (rtl / "mem_ram.sv").write_bytes((LIBRARY / "mem_ram.sv").read_bytes())
+        (rtl / "one.sv").write_text(
+            f"module one ({text}, output logic [{bits - 1}:0] rd_data_o);\n"
+            f"  mem_ram #({given}) i_ram (.*);\nendmodule\n"
+        )
+        table = {
+            "top": "one", "clock": "clk_i", "reset": "rst_ni", "inputs": [], "outputs": [],
+            "files": ["mem_ram.sv", "one.sv"], "memories": [],
+        }  # fmt: skip
+        (rtl / "design.json").write_text(json.dumps(table))
+        made = synthesise(rtl, load_target("xczu9eg"), Path(folder, "out"), timeout=600.0)
+    return round(made.resources.bram)
+
+
+def blocks() -> list[dict[str, Any]]:
+    jobs, kernels = small_kernels()
+    die = load_board("u250")
+    errors = studies.memory_errors(kernels, die.bram, yosys_blocks)
+    shares = [studies.within_blocks(job, die, FLOAT32, FEW_BLOCKS) for job in jobs]
+    return [
+        {"memory": name, "kernels": len(found.values), "mean %": round(100 * found.mean, 2),
+         "deviation %": round(100 * found.deviation, 2), "largest %": round(100 * found.largest, 2),
+         "smallest %": round(100 * found.smallest, 2),
+         f"kernels within {FEW_BLOCKS} blocks, of those that fit a die": f"{min(shares):.0%} to "
+         f"{max(shares):.0%}, mean {np.mean(shares):.0%}"}
+        for name, found in errors.items()
+    ]  # fmt: skip
+
+
+def errors() -> list[dict[str, Any]]:
+    jobs, kernels = small_kernels()
     return [
         {"product": name, "convolutions": len(found.values), "mean %": round(100 * found.mean, 2),
          "deviation %": round(100 * found.deviation, 2), "largest %": round(100 * found.largest, 2),
@@ -179,6 +231,11 @@ PARTS = {
     "errors": (
         "The model's cycles beside the simulator's, ResNet-20, kernels up to 11 x 11",
         errors,
+    ),
+    "blocks": (
+        "Memory blocks of 18 Kbit by the model beside those that Yosys takes (UltraScale+), the "
+        "same kernels",
+        blocks,
     ),
 }
 

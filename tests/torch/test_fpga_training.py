@@ -446,6 +446,18 @@ def test_studies() -> None:
     for error in errors.values():
         assert error.smallest <= error.mean <= error.largest < 0.2
         assert error.histogram(4)[0].sum() == len(error.values)
+    every = [kernel_of(job) for job in jobs]
+    ram = board.bram
+    own = studies.memory_errors(every, ram, lambda depth, bits: -(-depth // ram.words_of(bits)))
+    assert set(own) == {"inp", "kern", "out"}
+    assert min(error.smallest for error in own.values()) == 0  # more where ports want more
+    half = studies.memory_errors(
+        every, ram, lambda depth, bits: -2 * (-depth // ram.words_of(bits))
+    )
+    for name, error in half.items():
+        assert [2 * value + 1 for value in error.values] == pytest.approx(own[name].values)
+    few = [studies.within_blocks(jobs[0], board, numbers, blocks) for blocks in (8, 40, 208)]
+    assert 0 < few[0] < few[1] <= few[2] == 1
 
 
 def kernel_of(job: ConvolutionJob) -> kernel.Kernel:

@@ -6,18 +6,19 @@ Throughput counts two operations a multiply-accumulate, zeros inside a dilated k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean, pstdev
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.papers.fpga_training.devices import Board
+from bitwright.papers.fpga_training.devices import Board, Memory
 from bitwright.papers.fpga_training.fpgpt.cover import fewest_kernels
 from bitwright.papers.fpga_training.fpgpt.explore import Sharing, Tried, best_kernel, tried
 from bitwright.papers.fpga_training.fpgpt.kernel import Kernel, Numbers
+from bitwright.papers.fpga_training.fpgpt.resources import TENSORS, partitions, share_of
 from bitwright.papers.fpga_training.fpgpt.simulate import compared
 from bitwright.papers.fpga_training.jobs import ConvolutionJob
 
@@ -50,10 +51,38 @@ def model_errors(
     for job, kernel in zip(jobs, kernels, strict=True):
         error = abs(compared(job, kernel)[2])
         found.setdefault(job.product.value, []).append(error)
-    return {
-        name: Errors(fmean(values), pstdev(values), max(values), min(values), tuple(values))
-        for name, values in found.items()
-    }
+    return {name: _errors(values) for name, values in found.items()}
+
+
+def _errors(values: Sequence[float]) -> Errors:
+    return Errors(fmean(values), pstdev(values), max(values), min(values), tuple(values))
+
+
+def memory_errors(
+    kernels: Sequence[Kernel], memory: Memory, blocks_of: Callable[[int, int], int]
+) -> dict[str, Errors]:
+    """Study 2: the model's memory blocks beside those that a tool takes, by tensor; above zero
+    where the model takes more.
+
+    Args:
+        memory: the kind of block.
+        blocks_of: what a memory of so many words of so many bits takes, one read and one written a
+            cycle: of one partition, which all of a tensor are alike.
+    """
+    found: dict[str, list[float]] = {name: [] for name in TENSORS}
+    for kernel in kernels:
+        for name, part in partitions(kernel).items():
+            took = int(part.partitions) * blocks_of(int(part.words), kernel.numbers.bits)
+            found[name].append(int(part.blocks(memory, kernel.numbers.bits)) / took - 1)
+    return {name: _errors(values) for name, values in found.items()}
+
+
+def within_blocks(job: ConvolutionJob, board: Board, numbers: Numbers, blocks: int) -> float:
+    """Study 2: the share of a convolution's kernels that fit a die which do with so many blocks of
+    its smaller kind of memory alone."""
+    few = replace(share_of(board), bram=blocks, uram=0)
+    fit, every = (tried(job, board, numbers, share) for share in (few, share_of(board)))
+    return np.size(fit.cycles) / np.size(every.cycles)
 
 
 @dataclass(frozen=True)
