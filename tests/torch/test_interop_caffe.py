@@ -391,3 +391,29 @@ def test_an_order_of_channels_that_caffe_does_not_know_is_refused(tmp_path: Path
     with pytest.raises(ModelError, match="channel order 'rgb' has no counterpart"):
         save_caffe(b.network("n", end, InputConvention("rgb")), tmp_path / "n.prototxt")
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("state", "rule", "built"),
+    [
+        ("", "include { stage: 'x' }", False),
+        ("stage: 'x'", "include { stage: 'x' }", True),
+        ("stage: 'x'", "include { not_stage: 'x' }", False),
+        ("", "include { not_stage: 'x' }", True),
+        ("", "include { max_level: -1 }", False),
+        ("level: 2", "include { min_level: 2 max_level: 2 }", True),
+        ("level: 1", "include { min_level: 2 }", False),
+        ("", "include { phase: TRAIN } include { phase: TEST max_level: 0 }", True),
+        ("level: 3", "exclude { min_level: 3 }", False),
+        ("stage: 'a' stage: 'b'", "exclude { stage: 'a' stage: 'c' }", True),
+    ],
+)
+def test_layers_are_those_of_the_nets_level_and_stages(state: str, rule: str, built: bool) -> None:
+    net = parse_prototxt(
+        "input: 'data' input_dim: 1 input_dim: 3 input_dim: 4 input_dim: 4 "
+        f"state {{ {state} }} "
+        "layer { name: 'one' type: 'ReLU' bottom: 'data' top: 'data' } "
+        f"layer {{ name: 'two' type: 'TanH' bottom: 'data' top: 'data' {rule} }} "
+    )
+    names = [layer.name for layer in network_of_net(net, {}, {}).layers]
+    assert ("two" in names) is built and "one" in names

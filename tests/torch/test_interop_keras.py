@@ -25,7 +25,7 @@ from bitwright.base.errors import BitwrightError, DataError, ModelError
 from bitwright.interop import hdf5, ops
 from bitwright.interop.hdf5 import read_hdf5
 from bitwright.interop.keras.arrays import keras_name
-from bitwright.interop.keras.files import KerasFile, KerasNode
+from bitwright.interop.keras.files import KerasFile, KerasLayer, KerasNode
 from bitwright.interop.keras.layers import build
 from bitwright.interop.keras.read import arrays_for, load_keras
 from bitwright.interop.keras.write import keras_nodes, save_keras
@@ -383,3 +383,35 @@ def test_a_softmax_over_rows_is_none_over_channels(axis: object, fits: bool) -> 
         return
     with pytest.raises(ModelError, match="softmax over axis"):
         build(nodes, file, "s")
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "words"),
+    [
+        ("Conv2D", {"padding": "SAME"}, None),
+        ("MaxPooling2D", {"padding": "Same"}, None),
+        ("Conv2D", {"padding": "causal"}, "padding 'causal', not 'valid' or 'same'"),
+        ("MaxPooling2D", {"padding": 1}, "padding 1, not"),
+        ("GlobalAveragePooling2D", {"data_format": "Channels_First"}, "channels first"),
+        ("GlobalAveragePooling2D", {"data_format": "rows"}, "data_format 'rows', not"),
+        ("LeakyReLU", {"alpha": 0.1, "negative_slope": 0.2}, "two slopes"),
+        ("LeakyReLU", {"alpha": 0.2, "negative_slope": 0.2}, None),
+    ],
+)
+def test_words_are_read_as_keras_reads_them(
+    kind: str, config: dict[str, object], words: str | None
+) -> None:
+    """Keras lowers the letters of these words and refuses others."""
+    sizes = {"filters": 2, "kernel_size": 3, "strides": 2, "pool_size": 3, "use_bias": False}
+    nodes = [
+        KerasNode("x", "InputLayer", {"batch_shape": [None, 9, 9, 3]}, ()),
+        KerasNode("s", kind, sizes | config, ("x",)),
+    ]
+    layer = KerasLayer("s", {"kernel": np.ones((3, 3, 3, 2), np.float32)})
+    file = KerasFile(Path("net.h5"), (layer,) if kind == "Conv2D" else ())
+    if words is not None:
+        with pytest.raises(ModelError, match=words):
+            build(nodes, file, "s")
+        return
+    found = build(nodes, file, "s")
+    assert found.shapes["s"][-2:] == ((9, 9) if kind == "LeakyReLU" else (5, 5))

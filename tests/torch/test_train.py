@@ -8,6 +8,7 @@ import signal
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -312,6 +313,29 @@ def test_a_broken_checkpoint_is_named_and_never_executed(
         fit(fresh(), few, CONFIG.model_copy(update={"epochs": 1}), run_dir=tmp_path)
     assert caught.value.where == str(path) and caught.value.hint is not None
     assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": float("inf")}, {"epoch": -1}, {"best": {"epoch": "2"}},
+        {"best": {"goodness": "0.9"}}, {"best": {"loss": torch.zeros(2)}},
+        {"best": {"state": torch.zeros(2)}}, {"best": {"state": [1]}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_checkpoint_says_is_of_its_kind(
+    few: DataSplits, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    config = CONFIG.model_copy(update={"epochs": 1})
+    fit(fresh(), few, config, run_dir=tmp_path)
+    path = tmp_path / "checkpoint.pt"
+    content = load_checkpoint(path)
+    inner = {"best": content["best"] | change["best"]} if "best" in change else change
+    torch.save({**content, **inner}, path)
+    with pytest.raises(DataError, match=r"holds something unexpected: .* is ") as caught:
+        fit(fresh(), few, config, run_dir=tmp_path)
+    assert caught.value.where == str(path)
 
 
 def test_weights_are_saved_and_loaded(tmp_path: Path) -> None:

@@ -429,10 +429,10 @@ def exclusive(
     while True:
         with _lock_file(path) as file:
             if _try_lock(file) and _still_there(path, file):
-                file.truncate(0)
-                file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
-                file.flush()
                 try:
+                    file.truncate(0)
+                    file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
+                    file.flush()
                     yield
                 finally:
                     file.truncate(0)

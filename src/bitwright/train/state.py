@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -196,13 +197,14 @@ def restore(run: Run) -> int:
         torch.set_rng_state(content["rng"]["cpu"])
         if "cuda" in content["rng"] and run.fabric.device.type == "cuda":
             torch.cuda.set_rng_state(content["rng"]["cuda"], run.fabric.device)
-        best = dict(content["best"])
-        run.best = Best(goodness=best.pop("goodness", best.pop("accuracy", None)), **best)
+        run.best = _best_of(content["best"])
         run.history = [EpochMetrics.from_record(entry) for entry in content["history"]]
         if run.precision is not None:
             run.precision.load_state_dict(content["low_precision"])
-        epochs_done = int(content["epoch"])
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        epochs_done = _count(content["epoch"])
+    except (
+        ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+    ) as error:  # fmt: skip
         raise DataError(
             f"holds something unexpected: {error}",
             where=str(path),
@@ -210,6 +212,31 @@ def restore(run: Run) -> int:
         ) from error
     write_metrics(run.folder / METRICS, run.history)
     return epochs_done
+
+
+def _best_of(found: Mapping[str, Any]) -> Best:
+    """The best epoch as a checkpoint has it.
+
+    Raises:
+        KeyError, TypeError: something is missing, or of another kind.
+    """
+    goodness = found["goodness"] if "goodness" in found else found["accuracy"]
+    state = found["state"]  # itself: a copy would lose its metadata
+    if not isinstance(state, dict):
+        raise TypeError(f"the best epoch's state is {type(state).__name__}, no weights")
+    return Best(_count(found["epoch"]), _real(goodness), _real(found["loss"]), state)
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"an epoch is {value!r:.40}, no count")
+    return value
+
+
+def _real(value: object) -> float:
+    if type(value) not in (int, float):
+        raise TypeError(f"a figure of the best epoch is {value!r:.40}, no number")
+    return float(value)
 
 
 def _task_of(run: Run) -> str:

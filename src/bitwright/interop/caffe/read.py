@@ -78,7 +78,7 @@ def network_of_net(
     source: str = "caffemodel",
 ) -> Network:
     """As `load_caffe`, from the parsed ``NetParameter`` and the blobs of each layer."""
-    layers = [m for m in net.layer if _is_tested(m)]
+    layers = [m for m in net.layer if _is_tested(m, net.state)]
     _check_names(layers, numbers, ignore_extra, source)
     reader = _Reader(numbers, input_shape, source)
     reader.inputs(net, layers)
@@ -115,12 +115,20 @@ def _numbers(net: Any, source: str) -> dict[str, list[FloatArray]]:
     return found
 
 
-def _is_tested(message: Any) -> bool:
-    """Whether Caffe builds this layer in the phase TEST."""
+def _is_tested(message: Any, state: Any) -> bool:
+    """Whether Caffe builds this layer in the phase TEST, at the net's own level and stages
+    (``NetStateRule`` of caffe.proto).
+    """
+    stages = {*state.stage}
 
     def meets(rule: Any) -> bool:
-        wrong_phase = rule.HasField("phase") and rule.phase != _TEST
-        return not wrong_phase and not rule.stage and rule.min_level <= 0
+        return (
+            (not rule.HasField("phase") or rule.phase == _TEST)
+            and (not rule.HasField("min_level") or state.level >= rule.min_level)
+            and (not rule.HasField("max_level") or state.level <= rule.max_level)
+            and stages.issuperset(rule.stage)
+            and stages.isdisjoint(rule.not_stage)
+        )
 
     if message.include:
         return any(meets(rule) for rule in message.include)

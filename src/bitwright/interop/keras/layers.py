@@ -19,6 +19,8 @@ from bitwright.interop.network_passes import never_negative
 from bitwright.interop.ops import FloatArray, Pair, Size, windows
 
 Config = Mapping[str, Any]
+#: Words of arguments, the first where a file has none.
+_FORMATS, _PADDINGS = ("channels_last", "channels_first"), ("valid", "same")
 
 
 def nodes_of(config: Config) -> tuple[list[KerasNode], str | None]:
@@ -115,7 +117,7 @@ class _Builder(NetworkBuilder):
 
     def node(self, node: KerasNode) -> None:
         """Append what one Keras layer is."""
-        if node.config.get("data_format") == "channels_first":
+        if _word(node, "data_format", _FORMATS) == "channels_first":
             raise ModelError("stores images channels first", where=f"layer {node.name}")
         convert = _READERS.get(node.kind)
         if convert is None:
@@ -215,6 +217,16 @@ def _input(builder: _Builder, node: KerasNode) -> str:
     return builder.add(node.name, ops.Input((sides[-1], *sides[:-1])), ())
 
 
+def _word(node: KerasNode, name: str, words: tuple[str, ...]) -> str:
+    """An argument that is one of some words; the first where it is missing. Keras lowers letters."""
+    found = node.config.get(name)
+    word = words[0] if found is None else str(found).lower()
+    if word not in words:
+        expected = " or ".join(map(repr, words))
+        raise ModelError(f"{name} {found!r:.40}, not {expected}", where=f"layer {node.name}")
+    return word
+
+
 def _conv(builder: _Builder, node: KerasNode) -> str:
     config, front = node.config, builder.front(node)
     kernel, stride = _pair(config["kernel_size"]), _pair(config["strides"])
@@ -225,7 +237,7 @@ def _conv(builder: _Builder, node: KerasNode) -> str:
     else:
         groups, outputs = int(config.get("groups", 1)), int(config["filters"])
     reach = (dilation[0] * (kernel[0] - 1) + 1, dilation[1] * (kernel[1] - 1) + 1)
-    if config.get("padding") == "same":
+    if _word(node, "padding", _PADDINGS) == "same":
         front = builder.padded(node, front, builder.same(node, front, reach, stride))
     shapes: dict[str, Size] = {"weight": (outputs, inputs // max(groups, 1), *kernel)}
     if config.get("use_bias", True):
@@ -264,7 +276,7 @@ def _pool(builder: _Builder, node: KerasNode) -> str:
     kernel = _pair(node.config["pool_size"])
     stride = _pair(node.config.get("strides") or kernel)
     op = ops.Pool(mode, kernel, stride)
-    if node.config.get("padding") == "same":
+    if _word(node, "padding", _PADDINGS) == "same":
         amounts = builder.same(node, front, kernel, stride)
         top, left, bottom, right = amounts
         sides = builder.shapes[front][1:]
@@ -315,7 +327,10 @@ def _relu(builder: _Builder, node: KerasNode) -> str:
 
 
 def _leaky(config: Config) -> ops.Activation:
-    return ops.Activation("relu", float(config.get("negative_slope", config.get("alpha", 0.3))))
+    slopes = [float(config[name]) for name in ("negative_slope", "alpha") if name in config]
+    if len(set(slopes)) > 1:
+        raise ModelError("a leaky ReLU with two slopes, negative_slope and alpha")
+    return ops.Activation("relu", slopes[0] if slopes else 0.3)
 
 
 def _join(builder: _Builder, node: KerasNode) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -192,7 +192,12 @@ class Design:
             place, partial = self.folder / name, self.folder / f".{name}.partial"
             _clear(partial)
             partial.mkdir(parents=True)
-            make(partial)
+            try:
+                make(partial)
+            except BaseException:
+                with suppress(OSError):  # what a step has written before it failed stays to look at
+                    partial.rmdir()
+                raise
             atomic_write(partial / _KEY, json.dumps(self._key(name, facts)) + "\n")
             _clear(place)
             partial.rename(place)
