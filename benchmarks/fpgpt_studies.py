@@ -234,7 +234,8 @@ PARTS = {
     ),
     "blocks": (
         "Memory blocks of 18 Kbit by the model beside those that Yosys takes (UltraScale+), the "
-        "same kernels",
+        "same kernels. Of INP the model counts ports, too: Z words a cycle, which one memory of "
+        "two ports does not give",
         blocks,
     ),
 }

@@ -218,7 +218,7 @@ def _input(builder: _Builder, node: KerasNode) -> str:
 
 
 def _word(node: KerasNode, name: str, words: tuple[str, ...]) -> str:
-    """An argument that is one of some words; the first where it is missing. Keras lowers letters."""
+    """An argument that is one of some words, in any case; the first where it is missing."""
     found = node.config.get(name)
     word = words[0] if found is None else str(found).lower()
     if word not in words:
