@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -440,3 +441,16 @@ def test_long_names_of_long_characters_are_written(tmp_path: Path) -> None:
     path = tmp_path / ("\u3042" * 80)
     atomic_write(path, "x")
     assert path.read_text() == "x" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    atomic_write(tmp_path / "kept", "old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        atomic_write(tmp_path / "kept", "new")
+    assert caught.value.filename == str(tmp_path / "kept")
+    assert (tmp_path / "kept").read_text() == "old" and len(list(tmp_path.iterdir())) == 1

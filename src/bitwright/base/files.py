@@ -56,8 +56,8 @@ def atomic_write(path: Path, body: bytes | str) -> None:
     """Write a file completely or not at all.
 
     Raises:
-        OSError: the disk is full or the folder is not writable; the old file is untouched, unless
-            the disk fails after the new one has taken its name.
+        OSError: the disk is full or the folder is not writable; it names the file. The old one is
+            untouched, unless the disk fails after the new one has taken its name.
     """
     data = body.encode() if isinstance(body, str) else body
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,8 +72,10 @@ def atomic_write(path: Path, body: bytes | str) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
         flush_entries(path.parent)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # the kernel names no file that is open, or the one beside
+            error.filename, error.filename2 = str(path), None
         raise
 
 
