@@ -62,31 +62,27 @@ module stream_dwc #(
 
     // load_q: nothing is held, or its last beat. One flip-flop for it, one enable and one
     // multiplexer a bit keep the mapper from copying the control into every bit. What is loaded
-    // without valid is never looked at. ready_q: load_q & skid_ready as one flip-flop, since it
-    // decides about all registers of the stream in front, which may be wide and far.
+    // without valid is never looked at.
     logic [CountWidth-1:0] count_q;
     logic [InWidth-1:0]    shift_q;
-    logic                  valid_q, load_q, ready_q, load, free;
+    logic                  valid_q, load_q;
 
-    assign in_ready_o = ready_q;
+    assign in_ready_o = load_q & skid_ready;
     assign skid_valid = valid_q;
     assign skid_data  = shift_q[OutWidth-1:0];
-    assign load = !skid_ready ? load_q : load_q ? ~in_valid_i : count_q == CountWidth'(Ratio - 2);
-    assign free = ~out_valid_o | out_ready_i | (skid_ready & ~valid_q);  // the skid's next ready
 
     always_ff @(posedge clk_i) begin : p_count
       if (!rst_ni) begin
         valid_q <= 1'b0;
         load_q  <= 1'b1;
-        ready_q <= 1'b1;
         count_q <= '0;
-      end else begin
-        load_q  <= load;
-        ready_q <= load & free;
-        if (skid_ready && load_q) begin
+      end else if (skid_ready) begin
+        if (load_q) begin
           valid_q <= in_valid_i;
+          load_q  <= ~in_valid_i;
           count_q <= '0;
-        end else if (skid_ready) begin
+        end else begin
+          load_q  <= count_q == CountWidth'(Ratio - 2);
           count_q <= count_q + 1'b1;
         end
       end
@@ -98,10 +94,6 @@ module stream_dwc #(
                           : {shift_q[InWidth-1 -: OutWidth], shift_q[InWidth-1:OutWidth]};
       end
     end
-`ifdef BITWRIGHT_CHECKS
-    is_both: assert property (@(posedge clk_i) disable iff (!rst_ni)
-      ready_q == (load_q & skid_ready));
-`endif
   end else begin : gen_equal
     assign in_ready_o = skid_ready;
     assign skid_valid = in_valid_i;
