@@ -441,3 +441,39 @@ def test_several_classes() -> None:
     net.op("TopK", net.const([3], np.int64), outputs=2)
     imported = agree(net.model("t2_1"), (6,))
     assert imported.graph.node("label").attrs["k"] == 3
+
+
+@pytest.mark.parametrize("kind", ["Conv", "MatMul"])
+def test_a_constant_of_each_channel_meets_the_products_own_weights(kind: str) -> None:
+    """Gains of the channels go into the weights; what was added behind them does not."""
+    net = File(1, 4, 3, 3)
+    net.quant(4, 0.25)
+    net.op("Mul", net.const(np.reshape([1.0, -2.0, 4.0, 0.5], (1, 4, 1, 1))))
+    net.op("Add", net.const(np.reshape([3.0, -1.0, 5.0, 2.0], (1, 4, 1, 1))))
+    if kind == "Conv":
+        net.op("Conv", net.const(weights(5, 4, 3, 3)), kernel_shape=[3, 3])
+        net.quant(8, 2.0)
+        net.op("Flatten")
+    else:
+        net.op("Flatten")
+        net.op("MatMul", net.const(weights(36, 5)))
+    agree(net.model(), (4, 3, 3))
+
+
+@pytest.mark.parametrize("size", [6, 7])
+def test_same_counts_from_the_image_with_the_border_in_front(size: int) -> None:
+    net = File(1, 1, size, size)
+    net.quant(4, 0.25)
+    net.op("Pad", net.const([0, 0, 1, 1, 0, 0, size % 2 == 0, 0], np.int64))
+    net.op(
+        "Conv", net.const(weights(2, 1, 3, 3)), kernel_shape=[3, 3], strides=[2, 2],
+        auto_pad="SAME_UPPER",
+    )  # fmt: skip
+    agree(net.model(), (1, size, size))
+
+
+def test_signs_have_no_zero_point() -> None:
+    net = File(1, 6)
+    net.quant(1, 0.5, zero=3.0)
+    with pytest.raises(ModelError, match="one signed bit with the zero point 3"):
+        load(net.model())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bitwright.base.bounded import bounded
 from bitwright.base.errors import (
@@ -442,7 +443,7 @@ def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str,
     else:
         _, quantizer = imported.source
         unit = float(np.abs(quantizer.unit).max())
-        drawn = rng.uniform(unit * quantizer.lo, unit * quantizer.hi, shape).astype(np.float32)
+        drawn = _contrasts(rng, shape, unit * quantizer.lo, unit * quantizer.hi)
         given = drawn
     found = compare(imported, given, original_outputs(path, drawn, batch=batch), batch=batch)
     found.require()
@@ -453,3 +454,25 @@ def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str,
         "scores_that_differ": found.scores,
         "largest_difference": found.largest,
     }
+
+
+def _contrasts(
+    rng: np.random.Generator, shape: tuple[int, ...], low: float, high: float
+) -> NDArray[np.float32]:
+    """Images of reals between two ends: every second one uniform, the others about a level of
+    their own with a contrast of their own, a third of them from row to row; the first are all low
+    and all high. The sums of uniform images alone lie near their mean, so that a difference that
+    only bright images, or only some rows, bring out would never be seen.
+    """
+    drawn = rng.uniform(low, high, shape)
+    rest = (1,) * (len(shape) - 1)
+    level = rng.uniform(low, high, (shape[0], *rest))
+    rows = rng.uniform(low, high, (shape[0], *rest[:1], *shape[2:3], *rest[2:]))
+    contrast = rng.uniform(0, 1, (shape[0], *rest)) ** 2
+    odd = np.arange(shape[0]) % 2 == 1
+    drawn[odd] = (level + contrast * (drawn - level))[odd]
+    striped = np.arange(shape[0]) % 6 == 1
+    drawn[striped] = np.broadcast_to(rows, shape)[striped]
+    for place, end in zip(range(1, shape[0]), (low, high), strict=False):
+        drawn[place] = end
+    return drawn.astype(np.float32)

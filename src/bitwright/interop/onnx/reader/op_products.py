@@ -157,11 +157,13 @@ def _conv(low: Importer, node: OnnxNode) -> Value:
     kernel = (levels.shape[1], levels.shape[2])
     if node.ints("kernel_shape", kernel) != kernel:
         raise node.error(f"kernel_shape {node.ints('kernel_shape', kernel)}, weights {kernel}")
-    kernel, stride, pads = window(node, (height, width), kernel)
+    # SAME counts from the image with the border that waits in front of it.
+    size = (height + border[0] + border[2], width + border[1] + border[3])
+    kernel, stride, pads = window(node, size, kernel)
     pads = (pads[0] + border[0], pads[1] + border[1], pads[2] + border[2], pads[3] + border[3])
     value, offset = _zero_is_zero(low, node, value, gain, offset, pads)
     levels, rows_at, scale = _grouped(node, levels, weights.scale, groups, channels, place)
-    depthwise = groups == channels
+    depthwise, own = groups == channels, levels
     if gain.size > 1 and not depthwise:
         if groups > 1:
             raise node.error("a grouped convolution of an input with one scale a channel")
@@ -181,7 +183,7 @@ def _conv(low: Importer, node: OnnxNode) -> Value:
     params, bias = _with_bias(levels, bias, each * scale, offset)
     edge = low.add("conv", (value.edge,), node, attrs, params)
     result = _on(low, edge, rows_at, last, each * scale)
-    result = _with_offset(result, levels, scale, offset, groups)
+    result = _with_offset(result, own, scale, offset, groups)
     return result if bias is None else result.then("add", bias)
 
 
@@ -271,7 +273,9 @@ def _grouped(
 def _with_offset(
     result: Value, levels: IntArray, scale: Floats, offset: Floats, groups: int
 ) -> Value:
-    """A constant in front of a product without padding is a constant behind it."""
+    """A constant in front of a product without padding is a constant behind it: the sum of its
+    products with the file's own weights, without the gains that have gone into them.
+    """
     if not offset.any():
         return result
     rows, columns = levels.shape[0], levels.shape[-1]
@@ -303,6 +307,7 @@ def dense(
         moved = np.zeros((rows, held), np.int64)
         moved[:, place] = levels
         levels = moved
+    own = levels
     if gain.size > 1:
         levels, common = _into_weights(gain, levels, node)
         gain = np.full(1, common)
@@ -313,7 +318,7 @@ def dense(
     params, bias = _with_bias(held_levels, bias, unit, offset)
     edge = low.add("conv" if is_image else "dense", (value.edge,), node, attrs, params)
     result = _on(low, edge, None, True, unit) if is_image else Value(edge, (1, rows), None, unit)
-    result = _with_offset(result, levels.reshape(rows, -1), weights.scale, offset, 1)
+    result = _with_offset(result, own.reshape(rows, -1), weights.scale, offset, 1)
     return result if bias is None else result.then("add", bias)
 
 

@@ -81,6 +81,8 @@ def _quant(low: Importer, node: OnnxNode) -> Value | Const:
     zero = _whole(_number(low, node, 2, "the zero point"), node, "zero point")
     lo, hi = _range(node, bits)
     bipolar = bits == 1 and bool(node.integer("signed", 1))
+    if bipolar and zero:
+        raise node.error(f"one signed bit with the zero point {zero:g}", "signs have none: use 0")
     if lo >= hi and not bipolar:
         raise node.error("leaves one code only", "use more bits, or narrow=0")
     ends = tuple(np.full(1, float(v)) for v in (zero, lo, hi))
