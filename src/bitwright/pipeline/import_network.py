@@ -460,19 +460,21 @@ def _contrasts(
     rng: np.random.Generator, shape: tuple[int, ...], low: float, high: float
 ) -> NDArray[np.float32]:
     """Images of reals between two ends: every second one uniform, the others about a level of
-    their own with a contrast of their own, a third of them from row to row; the first are all low
-    and all high. The sums of uniform images alone lie near their mean, so that a difference that
-    only bright images, or only some rows, bring out would never be seen.
+    their own with a contrast of their own, a third of them of two levels, row by row; the first are
+    all low and all high. The sums of uniform images alone lie near their mean, so that a difference
+    that only bright images, or only some rows, bring out would never be seen.
     """
     drawn = rng.uniform(low, high, shape)
     rest = (1,) * (len(shape) - 1)
     level = rng.uniform(low, high, (shape[0], *rest))
-    rows = rng.uniform(low, high, (shape[0], *rest[:1], *shape[2:3], *rest[2:]))
+    other = rng.uniform(low, high, (shape[0], *rest))
+    rows = min(2, len(shape) - 1)  # of (N, C, H, W); of vectors every second number
+    parity = np.arange(shape[rows]).reshape(-1, *(1,) * (len(shape) - rows - 1)) % 2
     contrast = rng.uniform(0, 1, (shape[0], *rest)) ** 2
     odd = np.arange(shape[0]) % 2 == 1
     drawn[odd] = (level + contrast * (drawn - level))[odd]
     striped = np.arange(shape[0]) % 6 == 1
-    drawn[striped] = np.broadcast_to(rows, shape)[striped]
+    drawn[striped] = np.broadcast_to(np.where(parity, level, other), shape)[striped]
     for place, end in zip(range(1, shape[0]), (low, high), strict=False):
         drawn[place] = end
     return drawn.astype(np.float32)
