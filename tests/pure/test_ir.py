@@ -34,6 +34,7 @@ from bitwright.ir import (
     verify,
 )
 from bitwright.ir.kernels import round_shift
+from bitwright.ir.levels import check_levels, varied, varied_levels
 
 DIALECTS = {"integer": INTEGER}
 
@@ -346,3 +347,31 @@ def test_impossible_joins_are_refused(
     x = b.input("x", levels_type((4, 4, 2)))
     with pytest.raises(GraphError, match=complaint):
         b.add(op, (x, x) if op == "add" else (x,), attrs=attrs, params=params)
+
+
+def test_varied_frames_are_dark_bright_and_striped_too() -> None:
+    """What only bright frames, or some rows, bring out is lost in the mean of uniform ones."""
+    drawn = varied((60, 1, 8, 8), np.random.default_rng(0), 2)
+    means, rows = drawn.mean((1, 2, 3)), drawn.mean((1, 3))
+    assert means.min() == 0 and means.max() == 1
+    assert np.abs(means[4::2] - 0.5).max() < 0.12 < np.abs(means[1::2] - 0.5).mean()
+    assert (np.abs(rows[:, ::2].mean(1) - rows[:, 1::2].mean(1)) > 0.25).sum() >= 3
+    assert varied((1, 6), np.random.default_rng(0)).shape == (1, 6)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        TensorType((4, 4, 3), parse_format("int4"), (0.1,), -7, 7),
+        TensorType((10,), None, (), -500, 400),
+        TensorType((2,), parse_format("bipolar"), (1.0,), -1, 1),
+        TensorType((3, 3, 2), parse_format("e2m1"), (1.0,), -12, 12),
+        TensorType((1,), None, (), -(2**60), 2**60),
+    ],
+    ids=str,
+)
+def test_varied_levels_are_levels_of_their_type(kind: TensorType) -> None:
+    levels = varied_levels(kind, 200, np.random.default_rng(1))
+    assert np.array_equal(check_levels("x", kind, levels), levels)
+    if kind.hi < 2**53:
+        assert (levels[1] == kind.lo).all() and (levels[2] == kind.hi).all()

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
 from bitwright.base.errors import GraphError
 from bitwright.ir.node import IntArray
 from bitwright.ir.types import TensorType
+
+#: Whole numbers below are exact in float64.
+_EXACT = 1 << 53
 
 
 def check_levels(name: str, tensor_type: TensorType, levels: IntArray) -> IntArray:
@@ -52,3 +58,36 @@ def random_levels(kind: TensorType, count: int, rng: np.random.Generator) -> Int
         grid = kind.code_format.grid()
         return rng.choice(grid[(grid >= kind.lo) & (grid <= kind.hi)], (count, *kind.shape))
     return rng.integers(kind.lo, kind.hi + 1, (count, *kind.shape))
+
+
+def varied(shape: Sequence[int], rng: np.random.Generator, rows: int = 1) -> NDArray[np.float64]:
+    """Frames of numbers from 0 to 1 that are dark, bright, flat and striped, too: every second one
+    is uniform, the others lie about a number of their own with a contrast of their own, a third of
+    them of two numbers in turn; the first are all 0 and all 1. Sums of uniform frames alone lie
+    near their mean: what only bright frames or some rows bring out would never be seen.
+
+    Args:
+        shape: (N, ...).
+        rows: the axis along which stripes change.
+    """
+    count, one = shape[0], (shape[0], *(1,) * (len(shape) - 1))
+    drawn = rng.random(shape)
+    level, other, contrast = rng.random(one), rng.random(one), rng.random(one) ** 2
+    turn = np.arange(shape[rows]).reshape(-1, *(1,) * (len(shape) - rows - 1)) % 2
+    frame = np.arange(count).reshape(one)
+    drawn = np.where(frame % 2 == 1, level + contrast * (drawn - level), drawn)
+    drawn = np.where(frame % 6 == 1, np.where(turn, level, other), drawn)
+    return np.where(frame == 1, 0.0, np.where(frame == 2, 1.0, drawn))
+
+
+def varied_levels(kind: TensorType, count: int, rng: np.random.Generator) -> IntArray:
+    """``count`` frames of levels of a type, as `varied` draws them."""
+    drawn = varied((count, *kind.shape), rng)
+    if kind.code_format is not None or kind.is_bipolar:
+        grid = np.array([-1, 1]) if kind.code_format is None else kind.code_format.grid()
+        grid = grid[(grid >= kind.lo) & (grid <= kind.hi)]
+        return grid[np.minimum((drawn * len(grid)).astype(np.int64), len(grid) - 1)]
+    span = kind.hi - kind.lo
+    if span >= _EXACT:
+        return random_levels(kind, count, rng)
+    return kind.lo + np.minimum((drawn * (span + 1)).astype(np.int64), span)

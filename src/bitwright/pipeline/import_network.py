@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bitwright.base.bounded import bounded
 from bitwright.base.errors import (
@@ -30,8 +29,9 @@ from bitwright.base.folders import remove_folder
 from bitwright.base.memory import MOST_OF_A_FILE
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.regular import open_regular
-from bitwright.ir import Graph, TensorType, random_feeds, save_graph
+from bitwright.ir import Graph, TensorType, save_graph
 from bitwright.ir.footprint import frames_within
+from bitwright.ir.levels import varied, varied_levels
 from bitwright.models.catalog import MODEL_FILES, WEIGHT_FILES, ModelSpec
 from bitwright.pipeline.designs import steps
 from bitwright.pipeline.designs.folder import (
@@ -437,14 +437,16 @@ def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str,
     rng, shape = np.random.default_rng(0), (images, *imported.input_shape)
     if imported.source is None:  # the graph takes levels, and the file the reals that they mean
         edge = imported.graph.only_input
-        kind, levels = imported.graph.types[edge], random_feeds(imported.graph, images, rng)[edge]
+        kind = imported.graph.types[edge]
+        levels = varied_levels(kind, images, rng)
         given = levels.reshape(images, -1)[:, imported.order.ravel()].reshape(shape)
         drawn = given * kind.scale[0]
     else:
         _, quantizer = imported.source
         unit = float(np.abs(quantizer.unit).max())
-        drawn = _contrasts(rng, shape, unit * quantizer.lo, unit * quantizer.hi)
-        given = drawn
+        low, high = unit * quantizer.lo, unit * quantizer.hi
+        rows = min(2, len(shape) - 1)  # of (N, C, H, W)
+        given = drawn = (low + (high - low) * varied(shape, rng, rows)).astype(np.float32)
     found = compare(imported, given, original_outputs(path, drawn, batch=batch), batch=batch)
     found.require()
     return {
@@ -454,27 +456,3 @@ def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str,
         "scores_that_differ": found.scores,
         "largest_difference": found.largest,
     }
-
-
-def _contrasts(
-    rng: np.random.Generator, shape: tuple[int, ...], low: float, high: float
-) -> NDArray[np.float32]:
-    """Images of reals between two ends: every second one uniform, the others about a level of
-    their own with a contrast of their own, a third of them of two levels, row by row; the first are
-    all low and all high. The sums of uniform images alone lie near their mean, so that a difference
-    that only bright images, or only some rows, bring out would never be seen.
-    """
-    drawn = rng.uniform(low, high, shape)
-    rest = (1,) * (len(shape) - 1)
-    level = rng.uniform(low, high, (shape[0], *rest))
-    other = rng.uniform(low, high, (shape[0], *rest))
-    rows = min(2, len(shape) - 1)  # of (N, C, H, W); of vectors every second number
-    parity = np.arange(shape[rows]).reshape(-1, *(1,) * (len(shape) - rows - 1)) % 2
-    contrast = rng.uniform(0, 1, (shape[0], *rest)) ** 2
-    odd = np.arange(shape[0]) % 2 == 1
-    drawn[odd] = (level + contrast * (drawn - level))[odd]
-    striped = np.arange(shape[0]) % 6 == 1
-    drawn[striped] = np.broadcast_to(np.where(parity, level, other), shape)[striped]
-    for place, end in zip(range(1, shape[0]), (low, high), strict=False):
-        drawn[place] = end
-    return drawn.astype(np.float32)
