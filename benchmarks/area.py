@@ -23,6 +23,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from one_module import write_module
+
 from bitwright.base.progress import no_progress
 from bitwright.build.target import Target, load_target
 from bitwright.build.yosys import synthesise
@@ -35,7 +37,6 @@ from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.preflight import untrained_graph
 from bitwright.pipeline.steps.workspace import Workspace
-from bitwright.rtl import LIBRARY, needed_modules
 from bitwright.rtl.emit import emit
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
@@ -86,28 +87,13 @@ def measure_core(core: Core) -> dict[str, Any]:
 
 def _write_core(folder: Path, parameters: Mapping[str, int]) -> None:
     """A design folder whose top is one array."""
-    folder.mkdir()
-    names = needed_modules({"mac_array"})
-    for name in names:
-        (folder / f"{name}.sv").write_bytes((LIBRARY / f"{name}.sv").read_bytes())
     lanes, bits = parameters["SIMD"], parameters["ActWidth"]
-    sizes = {
-        "acts_i": lanes * bits,
+    inputs = {
+        "step_i": 1, "first_i": 1, "last_i": 1, "out_ready_i": 1, "acts_i": lanes * bits,
         "weights_i": parameters["PE"] * lanes * parameters["WeightWidth"],
-    }
-    inputs = {"clk_i": 1, "rst_ni": 1, "step_i": 1, "first_i": 1, "last_i": 1, **sizes}
-    inputs["out_ready_i"] = 1
-    outputs = {"en_o": 1, "out_valid_o": 1, "out_data_o": parameters["PE"] * parameters["AccWidth"]}
-    ports = [f"input logic [{w - 1}:0] {n}" for n, w in inputs.items()]
-    ports += [f"output logic [{w - 1}:0] {n}" for n, w in outputs.items()]
-    given = ", ".join(f".{name}({value})" for name, value in parameters.items())
-    text = f"module core ({', '.join(ports)});\n  mac_array #({given}) i_array (.*);\nendmodule\n"
-    (folder / "core.sv").write_text(text)
-    table = {
-        "top": "core", "clock": "clk_i", "reset": "rst_ni", "inputs": [], "outputs": [],
-        "files": [*(f"{name}.sv" for name in names), "core.sv"], "memories": [],
     }  # fmt: skip
-    (folder / "design.json").write_text(json.dumps(table))
+    outputs = {"en_o": 1, "out_valid_o": 1, "out_data_o": parameters["PE"] * parameters["AccWidth"]}
+    write_module(folder, "mac_array", parameters, inputs, outputs)
 
 
 def with_dsps(folding: Folding, network: Any, target: Target) -> Folding:

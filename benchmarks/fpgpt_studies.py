@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from one_module import write_module
 
 from bitwright.base.version import __version__
 from bitwright.build.target import load_target
@@ -39,7 +40,6 @@ from bitwright.papers.fpga_training.fpgpt import studies
 from bitwright.papers.fpga_training.fpgpt.kernel import FLOAT32, Kernel, fixed_point, kernel_for
 from bitwright.papers.fpga_training.jobs import ConvolutionJob, convolution_jobs
 from bitwright.quantize.spec import Product
-from bitwright.rtl import LIBRARY
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 IMAGES, BATCH = 1_200_000, 256
@@ -169,25 +169,12 @@ def small_kernels() -> tuple[list[ConvolutionJob], list[Kernel]]:
 @cache
 def yosys_blocks(words: int, bits: int) -> int:
     """Blocks of 18 Kbit of an UltraScale+ for a memory with a port to write and one to read."""
-    ports = {"wr_en_i": 1, "wr_addr_i": max(1, (words - 1).bit_length()), "wr_data_i": bits}
-    ports |= {name.replace("wr", "rd"): width for name, width in list(ports.items())[:2]}
-    text = ", ".join(
-        f"input logic [{w - 1}:0] {n}" for n, w in {"clk_i": 1, "rst_ni": 1, **ports}.items()
-    )
-    given = f".Width({bits}), .Depth({words}), .Style(1)"
+    depth = max(1, (words - 1).bit_length())
+    inputs = {"wr_en_i": 1, "wr_addr_i": depth, "wr_data_i": bits, "rd_en_i": 1, "rd_addr_i": depth}
+    parameters = {"Width": bits, "Depth": words, "Style": 1}
     with tempfile.TemporaryDirectory() as folder:
         rtl = Path(folder, "rtl")
-        rtl.mkdir()
-        (rtl / "mem_ram.sv").write_bytes((LIBRARY / "mem_ram.sv").read_bytes())
-        (rtl / "one.sv").write_text(
-            f"module one ({text}, output logic [{bits - 1}:0] rd_data_o);\n"
-            f"  mem_ram #({given}) i_ram (.*);\nendmodule\n"
-        )
-        table = {
-            "top": "one", "clock": "clk_i", "reset": "rst_ni", "inputs": [], "outputs": [],
-            "files": ["mem_ram.sv", "one.sv"], "memories": [],
-        }  # fmt: skip
-        (rtl / "design.json").write_text(json.dumps(table))
+        write_module(rtl, "mem_ram", parameters, inputs, {"rd_data_o": bits})
         made = synthesise(rtl, load_target("xczu9eg"), Path(folder, "out"), timeout=600.0)
     return round(made.resources.bram)
 
