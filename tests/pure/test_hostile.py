@@ -454,3 +454,17 @@ def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         atomic_write(tmp_path / "kept", "new")
     assert caught.value.filename == str(tmp_path / "kept")
     assert (tmp_path / "kept").read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_full_disk_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with (
+        pytest.raises(OSError, match="No space left on device") as caught,
+        exclusive(tmp_path / ".lock", remove=True),
+    ):
+        pass
+    monkeypatch.undo()
+    assert caught.value.filename == str(tmp_path / ".lock") and not [*tmp_path.iterdir()]

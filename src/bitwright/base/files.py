@@ -432,12 +432,10 @@ def exclusive(
         with _lock_file(path) as file:
             if _try_lock(file) and _still_there(path, file):
                 try:
-                    file.truncate(0)
-                    file.write(f"process {os.getpid()} on {os.uname().nodename}\n")
-                    file.flush()
+                    _say_holder(path, file)
                     yield
                 finally:
-                    file.truncate(0)
+                    os.ftruncate(file.fileno(), 0)
                     if remove:
                         path.unlink(missing_ok=True)
                 return
@@ -448,6 +446,16 @@ def exclusive(
         if waiting is not None:
             waiting(owner)
         time.sleep(_LOCK_POLL_S)
+
+
+def _say_holder(path: Path, file: TextIO) -> None:
+    """Write who holds it, past the file's buffer: what a full disk refuses is not tried again."""
+    try:
+        os.ftruncate(file.fileno(), 0)
+        os.write(file.fileno(), f"process {os.getpid()} on {os.uname().nodename}\n".encode())
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def _lock_file(path: Path) -> TextIO:
