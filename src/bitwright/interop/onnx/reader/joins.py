@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from math import gcd, lcm
 
 import numpy as np
 
@@ -24,19 +25,27 @@ _PRODUCT_BITS = 60
 
 
 def rescaled(
-    low: Importer, value: Value, unit: float, gain: Floats, offset: Floats, node: OnnxNode
+    low: Importer, value: Value, gain: Floats, offset: Floats, node: OnnxNode, note: str
 ) -> Value:
     """``gain * level + offset`` per channel in whole multiples of one unit: a requant node.
 
-    The result is rounded half to even to a multiple of ``unit``, the factors are exact to
-    half a unit at the ends of the interval.
+    Exact where 15 bits and a sign of some unit hold it; else rounded half to even to a multiple of
+    the unit, with factors that are exact to half a unit at the ends of the interval.
+
+    Args:
+        note: what the report says of it where it is rounded, before the unit and behind it:
+            ``"rounded to {bits} bits, unit {unit:.3g}"``.
     """
+    unit, exact = _common_unit(low, value, gain, offset)
+    if not exact:
+        low.notes.append(f"{node.where}: {note.format(bits=_COMMON_BITS, unit=unit)}")
     lo, hi = low.level_range(value)
     reach = max(abs(lo), abs(hi), 1)
     ratio, start = gain / unit, offset / unit
     largest = max(float(np.abs(ratio).max()) * reach + float(np.abs(start).max()), 1.0)
     shift = max(0, _PRODUCT_BITS - int(np.ceil(np.log2(largest))) - 2)
     shift = min(shift, reach.bit_length() + 8)
+    shift = 0 if exact else shift
     params = {
         "multiplier": whole_numbers(np.rint(ratio * 2.0**shift)),
         "offset": whole_numbers(np.rint(start * 2.0**shift)),
@@ -57,11 +66,30 @@ def rescaled(
     return Value(edge, value.shape, value.order, np.full(1, unit))
 
 
-def common_unit(low: Importer, value: Value, gain: Floats, offset: Floats) -> float:
-    """A unit in which the value fills 15 bits and a sign."""
+def _common_unit(low: Importer, value: Value, gain: Floats, offset: Floats) -> tuple[float, bool]:
+    """A unit for 15 bits and a sign: one that all factors are whole multiples of (and True), where
+    that suffices; else one in which the value fills them.
+    """
     lo, hi = low.level_range(value)
     reach = max(float(np.abs(e * gain + offset).max()) for e in (lo, hi))
-    return max(reach, float(np.finfo(np.float32).tiny)) / ((1 << (_COMMON_BITS - 1)) - 1)
+    # A value that is always 0 has any unit; that of its gain keeps the factors small.
+    reach = reach or float(np.abs(gain).max())
+    shared = _divisor(gain, offset)
+    if reach < shared * (1 << (_COMMON_BITS - 1)):
+        return shared, True
+    return max(reach, float(np.finfo(np.float32).tiny)) / ((1 << (_COMMON_BITS - 1)) - 1), False
+
+
+def _divisor(*factors: Floats) -> float:
+    """The largest number that all factors are whole multiples of; 0 if no float64 is that."""
+    parts = [Fraction(f) for f in np.unique(np.concatenate(factors)).tolist() if f]
+    below = lcm(*(part.denominator for part in parts))
+    above = gcd(*(int(part * below) for part in parts))
+    try:
+        found = above / below
+    except OverflowError:
+        return 0.0
+    return found if found and Fraction(found) * below == above else 0.0
 
 
 def join(low: Importer, node: OnnxNode, first: Value, second: Value, *, subtract: bool) -> Value:
@@ -106,15 +134,15 @@ def _aligned(low: Importer, node: OnnxNode, first: Value, second: Value) -> tupl
 def _one_scale(
     low: Importer, node: OnnxNode, value: Value, gain: Floats, offset: Floats
 ) -> tuple[Value, Floats, Floats]:
-    """A value with one scale a channel, rounded to 16 bits of one scale; said in the report."""
+    """A value with one scale a channel in one scale of 16 bits; said where it is rounded."""
     if gain.size == 1:
         return value, gain, offset
-    unit = common_unit(low, value, gain, offset)
-    low.notes.append(
-        f"{node.where}: an operand with one scale a channel is carried in {_COMMON_BITS} bits "
-        f"(unit {unit:.3g}); a quantizer in front of it would be exact and cheaper"
+    note = (
+        "an operand with one scale a channel is carried in {bits} bits (unit {unit:.3g}); a "
+        "quantizer in front of it would be exact and cheaper"
     )
-    return rescaled(low, value, unit, gain, offset, node), np.full(1, unit), np.zeros(1)
+    found = rescaled(low, value, gain, offset, node, note)
+    return found, found.unit, np.zeros(1)
 
 
 def _multipliers(
@@ -122,10 +150,10 @@ def _multipliers(
 ) -> tuple[tuple[int, int], float]:
     """Integers in the ratio of two scales, and the unit that both come to."""
     ratio = Fraction(first) / Fraction(second)
-    near = ratio.limit_denominator(_MULTIPLIER)
-    if near == 0 or abs(near.numerator) > _MULTIPLIER:
-        inverse = (1 / ratio).limit_denominator(_MULTIPLIER)
-        near = 1 / inverse if inverse else near
+    if abs(ratio) < 1:
+        near = 1 / _near(1 / ratio)
+    else:
+        near = _near(ratio)
     error = abs(float(near / ratio) - 1)
     if error > _FLOAT32:
         low.notes.append(
@@ -138,6 +166,13 @@ def _multipliers(
     if unit < 0:
         m0, m1, unit = -m0, -m1, -unit
     return (m0, m1), unit
+
+
+def _near(ratio: Fraction) -> Fraction:
+    """A ratio of 1 and more in small integers; in whole ones where it is itself above those."""
+    if abs(ratio) >= _MULTIPLIER:
+        return Fraction(round(ratio))
+    return 1 / (1 / ratio).limit_denominator(_MULTIPLIER)
 
 
 def concat(low: Importer, node: OnnxNode) -> Value:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bitwright.base.errors import ModelError
 from bitwright.interop.onnx.reader.build import Importer
-from bitwright.interop.onnx.reader.joins import common_unit, rescaled
+from bitwright.interop.onnx.reader.joins import rescaled
 from bitwright.interop.onnx.reader.levels import whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.softmax import OPS, Softmax, softmax_of
@@ -101,13 +101,12 @@ def ranked(low: Importer, value: Value, node: OnnxNode) -> Value:
     if gain.size == 1 and gain[0] > 0:
         found = _biased(low, head, float(gain[0]), offset, node)
         if found is not None:
-            return replace(found, steps=suffix)
-    unit = common_unit(low, head, gain, offset)
-    low.notes.append(
-        f"{node.where}: scores with a scale or offset a class are rounded to 16 bits, unit "
-        f"{unit:.3g}; quantize the last layer per tensor to keep them exact"
+            return replace(found, steps=(*found.steps, *suffix))
+    note = (
+        "scores with a scale or offset a class are rounded to {bits} bits, unit {unit:.3g}; "
+        "quantize the last layer per tensor to keep them exact"
     )
-    head = rescaled(low, replace(head, steps=()), unit, gain, offset, node)
+    head = rescaled(low, replace(head, steps=()), gain, offset, node, note)
     return replace(head, steps=suffix)
 
 
