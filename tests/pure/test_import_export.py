@@ -15,6 +15,7 @@ import pytest
 from tests.onnx_models import File
 
 import bitwright
+from bitwright.base.claims import claimed
 from bitwright.base.errors import RunError
 from bitwright.base.files import exclusive
 from bitwright.cli import entry as cli
@@ -203,6 +204,18 @@ def test_what_another_command_works_in_is_not_replaced(
     assert "is in use by process" in capsys.readouterr().err
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
     assert cli.run([*argv, "--force"]) == 0
+
+
+def test_what_another_export_is_about_to_write_is_not_overwritten(
+    tmp_path: Path, onnx_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["import", str(onnx_file), "--out", str(tmp_path / "in")]) == 0
+    argv = ["export", str(tmp_path / "in"), "--format", "qonnx", "--out", str(tmp_path / "o.onnx")]
+    with claimed(tmp_path / "o.onnx"):
+        assert cli.run(argv) == 8
+    assert "is about to be written: is in use by process" in capsys.readouterr().err
+    assert not (tmp_path / "o.onnx").exists()
+    assert cli.run(argv) == 0
 
 
 def test_a_bad_file_leaves_nothing(tmp_path: Path, onnx_file: Path) -> None:

@@ -69,6 +69,14 @@ def test_page_needs_nothing_beside_it_and_escapes_what_users_write() -> None:
     assert "<7>" not in page
 
 
+def test_signs_that_turn_text_or_hide_in_it_are_not_shown() -> None:
+    hidden = "\u202e\u2066\u200b\x1b"
+    curve = Curve(title="Loss", y_label="loss", epochs=(1, 2), series={f"a{hidden}b": (2.0, 1.0)})
+    page = render_page(small_report(curves=(curve,), recipe=f"name: x{hidden}\n  y: 1"))
+    assert not set(hidden) & set(page)
+    assert "a____b" in page and "name: x____\n  y: 1" in page
+
+
 def test_every_figure_shows_value_unit_and_source() -> None:
     report = small_report()
     table = markdown_summary(report)

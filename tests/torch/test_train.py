@@ -318,7 +318,7 @@ def test_a_broken_checkpoint_is_named_and_never_executed(
 @pytest.mark.parametrize(
     "change",
     [
-        {"epoch": float("inf")}, {"epoch": -1}, {"best": {"epoch": "2"}},
+        {"epoch": float("inf")}, {"epoch": -1}, {"epoch": 0}, {"best": {"epoch": "2"}},
         {"best": {"goodness": "0.9"}}, {"best": {"loss": torch.zeros(2)}},
         {"best": {"state": torch.zeros(2)}}, {"best": {"state": [1]}},
     ],

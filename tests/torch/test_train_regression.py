@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from bitwright.base.errors import DataError, ModelError
+from bitwright.train.checkpoint import load_checkpoint, save_checkpoint
 from bitwright.train.regression import Regression, regress, relative_error
 
 
@@ -126,6 +127,11 @@ def test_mistakes_are_explained(tmp_path: Path) -> None:
         regress(network(2), network(1), batches, Regression(2), checkpoint=path)
     with pytest.raises(DataError, match="belongs to another model"):
         regress(nn.Conv2d(2, 3, 1), network(1), batches, Regression(1), checkpoint=path)
+    more = load_checkpoint(path)
+    save_checkpoint(path, {**more, "losses": [0.5, 0.5]})
+    with pytest.raises(DataError, match="has 2 losses, and the training ends after 1"):
+        regress(network(2), network(1), batches, Regression(1), checkpoint=path)
+    save_checkpoint(path, more)
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(DataError, match="no whole checkpoint"):
         regress(network(2), network(1), batches, Regression(1), checkpoint=path)

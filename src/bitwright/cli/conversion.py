@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from bitwright.base.claims import claimed
 from bitwright.base.errors import RecipeError
-from bitwright.base.files import check_free
 from bitwright.cli import show
 from bitwright.cli.options import Classes, Force, Json, Shape, hardware_of, parse_shape
 from bitwright.cli.output import Output
@@ -274,11 +274,11 @@ def database(
     from bitwright.data.decoding import Decoding
     from bitwright.data.image_database import TEST, TRAIN, build_database, read_list
 
-    check_free(file, force=force)
     shape = parse_shape(input_shape)
-    decoding = Decoding() if shape is None else Decoding(shape[:2], grey=shape[2] == 1)
-    lists = {TRAIN: read_list(train), TEST: read_list(test)}
-    count = build_database(file, lists, root, decoding)
+    with claimed(file, force=force):
+        decoding = Decoding() if shape is None else Decoding(shape[:2], grey=shape[2] == 1)
+        lists = {TRAIN: read_list(train), TEST: read_list(test)}
+        count = build_database(file, lists, root, decoding)
     output = Output(json)
     if not output.answered({"database": str(file), "images": count}):
         output.say(f"wrote {count} images to {file}")

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitwright.base.bounded import bounded
+from bitwright.base.claims import claimed
 from bitwright.base.errors import BitwrightError, MismatchError, RecipeError, RunError
-from bitwright.base.files import check_free
 from bitwright.base.folders import own_file
 from bitwright.base.memory import room_for
 from bitwright.base.trust import importable
@@ -62,22 +62,22 @@ def export_network(
 
     Raises:
         RecipeError: an unknown kind, or a shape for what has one: an integer graph.
-        RunError: something is there already.
+        RunError: something is there already, or another command is about to write it.
     """
-    for place in (out, out.with_suffix(".caffemodel")) if kind == "caffe" else (out,):
-        check_free(place, force=force)
+    places = (out, out.with_suffix(".caffemodel")) if kind == "caffe" else (out,)
     if input_shape is not None and (kind in GRAPH_FORMATS or source.is_dir()):
         raise RecipeError(
             "is of the file of a float model, which may leave it open",
             where="--input-shape",
             hint="an integer graph, a run and an imported folder know it; leave it out",
         )
-    if kind in GRAPH_FORMATS:
-        return export_graph(source, kind, out)
-    if kind in MODEL_FORMATS:
-        return export_model(source, kind, out, input_shape)
-    if kind == PACKED_FORMAT:
-        return export_packed(source, out, input_shape)
+    with claimed(*places, force=force):
+        if kind in GRAPH_FORMATS:
+            return export_graph(source, kind, out)
+        if kind in MODEL_FORMATS:
+            return export_model(source, kind, out, input_shape)
+        if kind == PACKED_FORMAT:
+            return export_packed(source, out, input_shape)
     known = ", ".join((*GRAPH_FORMATS, *MODEL_FORMATS, PACKED_FORMAT))
     raise RecipeError(f"no format {kind!r}", where="--format", hint=known)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -110,8 +111,13 @@ def render_template(name: str, **values: Any) -> str:
     environment.filters["number"] = number
     environment.globals["folding"] = folding_words
     environment.filters["capital"] = _capital
-    page: str = environment.get_template(name).render(style=Markup(_part("style.css")), **values)
-    return page
+    page = environment.get_template(name).render(style=Markup(_part("style.css")), **values)
+    return "".join(sign if _is_seen(sign) else "_" for sign in page)
+
+
+def _is_seen(sign: str) -> bool:
+    """No control or format sign: those turn the text around them, or hide in a name."""
+    return sign in "\n\t" or unicodedata.category(sign) not in ("Cc", "Cf", "Cs")
 
 
 def _part(name: str) -> str:

@@ -73,12 +73,13 @@ def save_progress(
 
 def resume(
     path: Path | None, name: str, model: nn.Module, optimizer: torch.optim.Optimizer,
-    settings: object,
+    settings: object, most: int,
 ) -> list[float]:  # fmt: skip
     """Go on from what `save_progress` wrote, if it is there; returns the losses so far.
 
     Args:
         name: of the model's state dict.
+        most: losses of the whole training.
 
     Raises:
         DataError: the file is unusable, was written with other settings, or belongs to another
@@ -97,7 +98,11 @@ def resume(
         model.load_state_dict(content[name])
         load_optimizer(optimizer, content["optimizer"])
         losses = [float(loss) for loss in content["losses"]]
-    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if len(losses) > most:
+            raise ValueError(f"it has {len(losses)} losses, and the training ends after {most}")
+    except (
+        ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+    ) as error:  # fmt: skip
         raise DataError(
             f"belongs to another model: {str(error).splitlines()[0]}",
             where=str(path),

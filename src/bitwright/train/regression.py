@@ -97,7 +97,7 @@ def regress(
     teacher.eval()
     place = device_of(student)
     optimizer = torch.optim.Adam(_groups(student, config.lr))
-    losses = resume(checkpoint, "model", student, optimizer, config)
+    losses = resume(checkpoint, "model", student, optimizer, config, config.steps)
     with (
         closing(Watched(student, config.features, _WHERE)) as mine,
         closing(Watched(teacher, config.features, _WHERE)) as theirs,

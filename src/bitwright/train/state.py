@@ -202,6 +202,8 @@ def restore(run: Run) -> int:
         if run.precision is not None:
             run.precision.load_state_dict(content["low_precision"])
         epochs_done = _count(content["epoch"])
+        if epochs_done != len(run.history):
+            raise ValueError(f"the epoch is {epochs_done}, and {len(run.history)} are told of")
     except (
         ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
     ) as error:  # fmt: skip

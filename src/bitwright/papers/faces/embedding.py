@@ -201,7 +201,7 @@ def train_embedding(
     student.to(memory_format=torch.channels_last)
     network = _Conditioned(student, pool).to(device_of(student))
     optimizer = torch.optim.AdamW(network.parameters(), config.lr, weight_decay=config.weight_decay)
-    losses = resume(checkpoint, "training", network, optimizer, config)
+    losses = resume(checkpoint, "training", network, optimizer, config, config.epochs)
     try:
         for epoch in range(len(losses), config.epochs):
             network.train()
