@@ -165,6 +165,20 @@ def test_a_folder_that_cannot_be_written_is_no_bug(
     assert "results/x" in said and ("--out" in said) == (code == RunError.exit_code)
 
 
+def test_a_full_disk_names_what_was_written_and_what_room_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "source.sv", None, "copy.sv")
+
+    monkeypatch.setattr("bitwright.cli.listing.show_list", refused)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert cli.run(["list", "models"]) == RunError.exit_code
+    said = capsys.readouterr().err.replace("\n", "")
+    assert "copy.sv" in said and "source.sv" not in said
+    assert re.search(r"\d+ MB in \S+ \(TMPDIR\)", " ".join(said.split()))
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     code = "from bitwright.cli import main; main()"
     command = f"{sys.executable} -c '{code}' list models | true"

@@ -7,16 +7,19 @@ import errno
 import locale
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import typer
 
 from bitwright.base.errors import BitwrightError, RunError
+from bitwright.base.files import cache_root
 from bitwright.base.memory import limit_memory, ran_out
 from bitwright.base.tools.python import start_again
 from bitwright.cli.interrupts import EXIT_INTERRUPTED, Interrupts, end_in_time
@@ -33,6 +36,8 @@ _USERS_FILES = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT,
     errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG,
 }  # fmt: skip
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 # ClickException: click's own, or that of the copy inside newer versions of typer.
 _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
@@ -130,10 +135,33 @@ def _told(problem: Exception, output: Output) -> int:
 
 def _file_error(error: OSError, output: Output) -> int:
     """A folder that cannot be written, a file in its way, a full disk."""
-    where = None if error.filename is None else str(error.filename)
-    hint = "a place that can be written has to be named (--out), with room on its disk"
+    if error.errno in _FULL:
+        where, hint = _full_disk(error)
+    else:
+        where = None if error.filename is None else str(error.filename)
+        hint = "a place that can be written has to be named (--out)"
     output.error("RunError", error.strerror or str(error), where, hint, RunError.exit_code)
     return RunError.exit_code
+
+
+def _full_disk(error: OSError) -> tuple[str | None, str]:
+    """Where something was to be written, as far as it is known, and what to do. Of a copy the
+    second name is that of what is written; many calls of libraries name nothing.
+    """
+    name = error.filename if error.filename2 is None else error.filename2
+    places = {
+        "here": Path(),
+        "TMPDIR": Path(os.environ.get("TMPDIR", "/tmp")),
+        "XDG_CACHE_HOME": cache_root(),
+    }
+    rooms = []
+    for what, place in places.items():
+        with suppress(OSError):
+            there = next(each for each in (place, *place.absolute().parents) if each.is_dir())
+            free = shutil.disk_usage(there).free
+            rooms.append(f"{free / 1e6:.0f} MB in {there.absolute()} ({what})")
+    hint = f"room is needed where the results go (--out); free now: {', '.join(rooms)}"
+    return None if name is None else str(name), hint
 
 
 def _name_error(error: UnicodeEncodeError, output: Output) -> int:
