@@ -55,27 +55,34 @@ def _edit(folder: Path, name: str, old: str, new: str) -> None:
     (folder / name).write_text(text.replace(old, new))
 
 
-@pytest.mark.usefixtures("_nextpnr")
-def test_what_fills_its_columns_is_placed_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _placed_twice(_nextpnr: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a design of another size would be: here the shell's two block RAMs."""
     monkeypatch.setattr(nextpnr, "_MANY_CELLS", 0)
     monkeypatch.setattr(nextpnr, "_FULL_COLUMNS", 0.0)
-    options = ImplementOptions(clock_mhz=25.0)
-    with monkeypatch.context() as nowhere:  # what it finds is what nextpnr gets
-        nowhere.setattr(
-            nextpnr,
-            "better_places",
-            lambda placed, *, seed: dict.fromkeys(better_places(placed, seed=seed), "X1/Y1/EBR9"),
-        )
-        with pytest.raises(ToolError, match="failed with exit status"):
-            implement(DOTS, ECP5, tmp_path / "nowhere", options)
-    result = implement(DOTS, ECP5, tmp_path / "placed", options)
+
+
+@pytest.mark.usefixtures("_placed_twice")
+def test_what_fills_its_columns_is_placed_twice(tmp_path: Path) -> None:
+    result = implement(DOTS, ECP5, tmp_path / "placed", ImplementOptions(clock_mhz=25.0))
     assert result.figures["bram"].value > 0
     assert result.figures["fmax_mhz"].value > 25 and "bitstream" in result.files
     left = {path.name for path in tmp_path.rglob("*.json")}
     assert not left & {nextpnr._PLACED, nextpnr._FIXED}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_placed_twice")
+def test_places_that_are_found_are_what_nextpnr_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        nextpnr,
+        "better_places",
+        lambda placed, *, seed: dict.fromkeys(better_places(placed, seed=seed), "X1/Y1/EBR9"),
+    )
+    with pytest.raises(ToolError, match="failed with exit status"):
+        implement(DOTS, ECP5, tmp_path / "nowhere", ImplementOptions(clock_mhz=24.0))
 
 
 @pytest.mark.usefixtures("_nextpnr")
