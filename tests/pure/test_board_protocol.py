@@ -266,6 +266,24 @@ def test_a_board_that_starts_again_is_noticed() -> None:
         list(link.run(_frames(3, 40)))
 
 
+class Liar(ToyBoard):
+    """Takes nothing, and is done with one frame more each time that it is asked."""
+
+    def _take(self, body: bytes) -> None:
+        if Request(body[0] & 15) is not Request.DATA:
+            super()._take(body)
+            return
+        self.answered += 1
+        self._say(Reply.STATUS)
+
+
+def test_a_board_that_takes_nothing_is_never_done_with_a_frame() -> None:
+    """Each time the frame would be sent again, and would wait once more."""
+    link = session(Liar(describe()))
+    with pytest.raises(ToolError, match="done with frame 0, of which it has not taken 40 bytes"):
+        list(link.run([bytes(40)] * 8))
+
+
 @given(
     st.sampled_from(Reply), st.binary(max_size=MOST_PAYLOAD), st.integers(0, 2**32 - 1),
     st.binary(max_size=30),

@@ -112,6 +112,25 @@ def test_any_gradient_comes_back_as_it_was(values: list[float]) -> None:
     assert list(history.window()) == ["a"]
 
 
+@pytest.mark.parametrize(
+    "packed",
+    [
+        {"levels": torch.zeros(2), "exponent": 0}, {"levels": torch.zeros(3, 2), "exponent": 1e3},
+        {"levels": torch.zeros(3, 2), "exponent": 999}, {"levels": [1.0], "exponent": 0},
+        {"levels": torch.zeros(3, 2, dtype=torch.float64), "exponent": 0}, {"exponent": 0},
+    ],
+)  # fmt: skip
+def test_gradients_of_a_file_are_of_their_layers(packed: dict[str, Any]) -> None:
+    history = GradientHistory(2, {"a": (3, 2)})
+    history.add({"a": torch.ones(3, 2)})
+    good = history.state_dict()
+    history.load_state_dict(good)
+    for wrong in ([{"a": packed}], [{"b": good[0]["a"]}]):
+        with pytest.raises((TypeError, ValueError)):
+            history.load_state_dict(wrong)
+    assert len(history) == 1
+
+
 def test_a_window_of_8_bits_takes_the_memory_of_one_float_copy() -> None:
     weights = torch.randn(4, 1000).mul(40).round().clamp(-128, 127) * 2.0**-11
     history = GradientHistory(4)

@@ -386,6 +386,40 @@ def test_a_softmax_over_rows_is_none_over_channels(axis: object, fits: bool) -> 
 
 
 @pytest.mark.parametrize(
+    ("behind", "words"),
+    [
+        ([], "ends in a flattened image"),
+        ([("t", "Softmax", ("f",))], "ends in a flattened image"),
+        ([("g", "Flatten", ("y",)), ("a", "Add", ("f", "g")), ("d", "Dense", ("a",))], "reads a"),
+        ([("g", "Flatten", ("x",)), ("a", "Add", ("f", "g")), ("d", "Dense", ("a",))], None),
+        ([("d", "Dense", ("f",))], None),
+    ],
+)
+def test_a_flattened_image_that_cannot_be_put_in_order_is_refused(
+    behind: list[tuple[str, str, tuple[str, ...]]], words: str | None
+) -> None:
+    pool = {"pool_size": (1, 4), "strides": (1, 4)}
+    wide = {"filters": 8, "kernel_size": 1, "strides": 1, "use_bias": False}
+    nodes = [
+        KerasNode("x", "InputLayer", {"batch_shape": [None, 4, 4, 2]}, ()),
+        KerasNode("p", "MaxPooling2D", pool, ("x",)),
+        KerasNode("y", "Conv2D", wide, ("p",)),
+        KerasNode("f", "Flatten", {}, ("x",)),
+        *(KerasNode(n, k, {"units": 3, "use_bias": False}, i) for n, k, i in behind),
+    ]
+    layers = (
+        KerasLayer("y", {"kernel": np.ones((1, 1, 2, 8), np.float32)}),
+        KerasLayer("d", {"kernel": np.ones((32, 3), np.float32)}),
+    )
+    file = KerasFile(Path("net.h5"), layers)
+    if words is None:
+        assert build(nodes, file, nodes[-1].name).output == nodes[-1].name
+        return
+    with pytest.raises(ModelError, match=words):
+        build(nodes, file, nodes[-1].name)
+
+
+@pytest.mark.parametrize(
     ("kind", "config", "words"),
     [
         ("Conv2D", {"padding": "SAME"}, None),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 from onnxruntime import InferenceSession, SessionOptions
 from tests.onnx_models import File
 
@@ -186,6 +186,17 @@ def test_what_would_compute_something_else_is_refused(tmp_path: Path) -> None:
             load_model(path)
         return caught.value.message
 
+    def whole(fill: Any) -> str:
+        file = File(1, 2, 4, 4, opset=17, element=TensorProto.INT32)
+        fill(file)
+        file.op("Cast", to=TensorProto.FLOAT)
+        file.op("Conv", file.const(np.ones((3, 2, 1, 1))))
+        path.write_bytes(file.model())
+        with pytest.raises(ModelError) as caught:
+            load_model(path)
+        return caught.value.message
+
+    assert "is of int32, whose arithmetic" in whole(lambda f: f.op("Div", f.const(100, np.int32)))
     assert "makes whole numbers" in message(lambda f: f.op("Cast", to=7))
     rate, yes = np.float32(0.5), np.array(True)
     training = message(lambda f: f.op("Dropout", f.const(rate), f.const(yes, np.bool_)))

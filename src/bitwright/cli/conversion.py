@@ -168,7 +168,8 @@ def _show_graph(output: Output, file: Path, out: Path, report: dict[str, Any]) -
             else "all labels equal"
         )  # fmt: skip
         output.say(
-            f"the file itself, run by QONNX on {done['images']} random frames: {labels}, "
+            f"the file itself, run by QONNX on {done['images']} random frames of "
+            f"{done['input_levels']} input levels: {labels}, "
             f"{done['scores_that_differ']} scores differ"
         )
     if "hardware" in report:

@@ -82,6 +82,7 @@ class _Pending:
 
     number: int
     frame: bytes
+    end: int = 0  # of it in the stream
     parts: dict[int, bytes] = field(default_factory=dict)
     cycles: int = 0
     times: int = 0  # that its answer was lost
@@ -326,6 +327,7 @@ class Link:
     def _add(self, pending: _Pending) -> None:
         self._pending.append(pending)
         self._stream += pending.frame
+        pending.end = self._base + len(self._stream)
 
     def _room(self) -> int:
         """Bytes of the stream that may still be asked for: enough to keep the line busy."""
@@ -430,9 +432,17 @@ class Link:
         """The first frame's answer is gone, or a part of it: the image goes again, at the end.
 
         Raises:
-            ToolError: for the thousandth time.
+            ToolError: for the thousandth time; or the board has not taken the image itself, so that
+                more and more of them would wait.
         """
         pending = self._pending.popleft()
+        if pending.end > self._base:
+            raise ToolError(
+                f"the board is done with frame {pending.number}, of which it has not taken "
+                f"{pending.end - self._base} bytes",
+                where="board",
+                hint="reset the board",
+            )
         pending.times += 1
         if pending.times > _MOST_TIMES:
             raise ToolError(

@@ -60,24 +60,33 @@ def random_levels(kind: TensorType, count: int, rng: np.random.Generator) -> Int
     return rng.integers(kind.lo, kind.hi + 1, (count, *kind.shape))
 
 
-def varied(shape: Sequence[int], rng: np.random.Generator, rows: int = 1) -> NDArray[np.float64]:
+def varied(shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.float64]:
     """Frames of numbers from 0 to 1 that are dark, bright, flat and striped, too: every second one
     is uniform, the others lie about a number of their own with a contrast of their own, a third of
-    them of two numbers in turn; the first are all 0 and all 1. Sums of uniform frames alone lie
+    them of two numbers in turn: along one axis, or along all but the channels, changing with every
+    place or every 2, 4 .. places; the first are all 0 and all 1. Sums of uniform frames alone lie
     near their mean: what only bright frames or some rows bring out would never be seen.
 
     Args:
-        shape: (N, ...).
-        rows: the axis along which stripes change.
+        shape: (N, ..., channels).
     """
     count, one = shape[0], (shape[0], *(1,) * (len(shape) - 1))
     drawn = rng.random(shape)
     level, other, contrast = rng.random(one), rng.random(one), rng.random(one) ** 2
-    turn = np.arange(shape[rows]).reshape(-1, *(1,) * (len(shape) - rows - 1)) % 2
-    frame = np.arange(count).reshape(one)
-    drawn = np.where(frame % 2 == 1, level + contrast * (drawn - level), drawn)
-    drawn = np.where(frame % 6 == 1, np.where(turn, level, other), drawn)
-    return np.where(frame == 1, 0.0, np.where(frame == 2, 1.0, drawn))
+    flat = drawn[1::2]
+    flat -= level[1::2]  # in place: frames may be large
+    flat *= contrast[1::2]
+    flat += level[1::2]
+    places = np.indices(shape[1:], sparse=True)
+    ways = [(place,) for place in places] + ([tuple(places[:-1])] if len(places) > 2 else [])
+    for number, index in enumerate(range(1, count, 6)):
+        way = ways[number % len(ways)]
+        most = max(max(place.shape) for place in way).bit_length() - 1
+        shift = number // len(ways) % max(most, 1)
+        turn = sum(place >> shift for place in way) % 2
+        drawn[index] = np.where(turn, level[index], other[index])
+    drawn[1:2], drawn[2:3] = 0.0, 1.0
+    return drawn
 
 
 def varied_levels(kind: TensorType, count: int, rng: np.random.Generator) -> IntArray:

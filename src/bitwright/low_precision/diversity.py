@@ -101,14 +101,23 @@ def not_finite(gradients: Mapping[str, Tensor]) -> str | None:
     return _named(wrong) if wrong else None
 
 
+#: Beyond that of the smallest float32, with 16 bits.
+_MOST_EXPONENT = 200
+
+
 class GradientHistory:
     """The last gradients of every layer, packed: a quantized gradient has few bits, so that a
     window of four takes as much memory as one copy of the weights at 8 bits, and twice that at 16.
 
     They lie in the processor's memory, whatever device trains.
+
+    Args:
+        length: of the window.
+        shapes: of the gradients, layer by layer, where they are known.
     """
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, shapes: Mapping[str, tuple[int, ...]] | None = None) -> None:
+        self._shapes = shapes
         self._epochs: deque[dict[str, _Packed]] = deque(maxlen=length)
 
     def __len__(self) -> int:
@@ -133,9 +142,20 @@ class GradientHistory:
         return [{path: each.state() for path, each in one.items()} for one in self._epochs]
 
     def load_state_dict(self, state: Sequence[Mapping[str, Mapping[str, Any]]]) -> None:
+        """
+        Raises:
+            TypeError, ValueError: it holds something else than gradients of these layers.
+        """
+        epochs = [{path: _Packed(**each) for path, each in one.items()} for one in state]
+        shapes = dict(self._shapes or {})
+        for path, packed in ((path, each) for one in epochs for path, each in one.items()):
+            packed.check()
+            here = tuple(packed.levels.shape)
+            known = shapes.setdefault(path, here) if self._shapes is None else shapes.get(path)
+            if known != here:
+                raise ValueError(f"a gradient of layer {path!r:.80} of shape {here}, not {known}")
         self._epochs.clear()
-        for one in state:
-            self._epochs.append({path: _Packed(**each) for path, each in one.items()})
+        self._epochs.extend(epochs)
 
 
 class _Window(Mapping[str, Sequence[Tensor]]):
@@ -187,6 +207,17 @@ class _Packed:
         if self.levels.dtype is torch.float32:
             return self.levels
         return _scaled(self.levels.float(), -self.exponent)
+
+    def check(self) -> None:
+        """
+        Raises:
+            TypeError: it is nothing that `of` makes.
+        """
+        kinds = (torch.int8, torch.int16, torch.float32)
+        if not isinstance(self.levels, Tensor) or self.levels.dtype not in kinds:
+            raise TypeError("a gradient is no tensor of int8, int16 or float32")
+        if type(self.exponent) is not int or abs(self.exponent) > _MOST_EXPONENT:
+            raise TypeError(f"a gradient has the exponent {self.exponent!r:.40}")
 
     def state(self) -> dict[str, Any]:
         return {"levels": self.levels, "exponent": self.exponent}

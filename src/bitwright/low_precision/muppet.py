@@ -29,7 +29,7 @@ class Muppet(PrecisionPolicy):
         self.settings = settings
         self.metric = find_metric(settings.metric)
         self.rule = SwitchRule(settings)
-        self.history = GradientHistory(settings.gradients)
+        self.history = GradientHistory(settings.gradients, plan.shapes)
         self._level = 0
 
     def level(self, epoch: int) -> int:

@@ -44,6 +44,7 @@ class Plan:
             ``lr_every`` epochs.
         seconds: (layer, product) -> of a step at each level, on the device of the settings; empty
             without one.
+        shapes: of the gradients of the layers' weights, where they are known.
     """
 
     layers: tuple[str, ...]
@@ -57,6 +58,7 @@ class Plan:
     lr_every: int = 15
     lr_divisor: float = 10.0
     seconds: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] | None = None
 
     @property
     def last_level(self) -> int:

@@ -434,23 +434,21 @@ def _compare_with_file(path: Path, imported: Imported, images: int) -> dict[str,
     size = 8 * max(math.prod(imported.input_shape), _COPIES * made)
     images = min(images, max(1, _MOST_IMAGES // size))
     batch = frames_within(imported.graph, BATCH, MOST_OF_A_FILE, str(path))
-    rng, shape = np.random.default_rng(0), (images, *imported.input_shape)
+    rng, edge = np.random.default_rng(0), imported.graph.only_input
+    kind = imported.graph.types[edge]
     if imported.source is None:  # the graph takes levels, and the file the reals that they mean
-        edge = imported.graph.only_input
-        kind = imported.graph.types[edge]
-        levels = varied_levels(kind, images, rng)
-        given = levels.reshape(images, -1)[:, imported.order.ravel()].reshape(shape)
+        given = imported.arranged(varied_levels(kind, images, rng))
         drawn = given * kind.scale[0]
     else:
-        _, quantizer = imported.source
-        unit = float(np.abs(quantizer.unit).max())
-        low, high = unit * quantizer.lo, unit * quantizer.hi
-        rows = min(2, len(shape) - 1)  # of (N, C, H, W)
-        given = drawn = (low + (high - low) * varied(shape, rng, rows)).astype(np.float32)
+        low, high = imported.reals_of_levels()
+        frames = low + (high - low) * varied((images, *kind.shape), rng)
+        given = drawn = imported.arranged(frames.astype(np.float32))
+    seen = len(np.unique(imported.levels(given)))
     found = compare(imported, given, original_outputs(path, drawn, batch=batch), batch=batch)
     found.require()
     return {
         "images": found.images,
+        "input_levels": seen,
         "labels_that_differ": found.labels,
         "labels_that_tie": found.ties,
         "scores_that_differ": found.scores,

@@ -144,6 +144,10 @@ class PrecisionControl:
                     steps_per_epoch=batches,
                     seed=config.seed,
                     seconds={} if self._costs is None else self._costs.seconds(ladder),
+                    shapes={
+                        path: tuple(layer.weight.shape)
+                        for path, layer in self.target.layers.items()
+                    },
                 ),
             )
         except BaseException:

@@ -45,7 +45,8 @@ def flat_orders(network: Network) -> dict[str, Size]:
         found = [orders[name] for name in layer.inputs if name in orders]
         if not found or isinstance(layer.op, ops.Dense):
             continue
-        if not isinstance(
+        together = isinstance(layer.op, ops.Add) and found == [found[0]] * len(layer.inputs)
+        if not together and not isinstance(
             layer.op, ops.Norm | ops.Scale | ops.Activation | ops.Dropout | ops.Flatten
         ):
             raise ModelError(

@@ -11,11 +11,11 @@ import numpy as np
 
 from bitwright.base.errors import DataError, ModelError
 from bitwright.interop import ops
-from bitwright.interop.keras.arrays import from_keras
+from bitwright.interop.keras.arrays import flat_orders, from_keras
 from bitwright.interop.keras.files import KerasFile, KerasNode
 from bitwright.interop.network import Layer, Network, NetworkBuilder
 from bitwright.interop.network_json import BROKEN
-from bitwright.interop.network_passes import never_negative
+from bitwright.interop.network_passes import never_negative, prune
 from bitwright.interop.ops import FloatArray, Pair, Size, windows
 
 Config = Mapping[str, Any]
@@ -89,7 +89,12 @@ def _tensors(value: Any) -> Iterator[str]:
 
 
 def build(nodes: list[KerasNode], file: KerasFile, output: str | None) -> Network:
-    """The network with the numbers of the file; `passes.merge_pads` tidies it afterwards."""
+    """The network with the numbers of the file; `passes.merge_pads` tidies it afterwards.
+
+    Raises:
+        ModelError: a layer is not supported, or a flattened image, which Keras orders differently,
+            goes where its order cannot be followed.
+    """
     builder = _Builder(file)
     for node in nodes:
         try:
@@ -102,7 +107,9 @@ def build(nodes: list[KerasNode], file: KerasFile, output: str | None) -> Networ
     ends = builder.made.get(output or nodes[-1].name)
     if ends is None:
         raise ModelError(f"no layer {output!r}, named as the output")
-    return builder.network("network", ends)
+    network = builder.network("network", ends)
+    flat_orders(prune(network, network.output))
+    return network
 
 
 class _Builder(NetworkBuilder):

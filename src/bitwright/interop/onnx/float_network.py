@@ -88,6 +88,10 @@ def load_float_onnx(
         return merge_pads(merge_scales(prune(network, network.output)))
 
 
+#: Types of inputs that are computed with as they are; None: the file does not say.
+_REALS_IN = (None, "float16", "bfloat16", "float32", "float64")
+
+
 class _Reader:
     """Nodes so far: which layer makes each tensor, which tensors are constants."""
 
@@ -108,6 +112,13 @@ class _Reader:
         if len(self.model.inputs) != 1:
             raise ModelError(f"has {len(self.model.inputs)} inputs; expected one")
         (info,) = self.model.inputs
+        reads = [node for node in self.model.nodes if info.name in node.inputs]
+        if info.dtype not in _REALS_IN and [node.op for node in reads] != ["Cast"]:
+            raise ModelError(
+                f"is of {info.dtype}, whose arithmetic is not that of real numbers",
+                where=f"input {info.name}",
+                hint="put a Cast to float behind it, before all else",
+            )
         self._note(info.name, self.builder.add("input", ops.Input(_shape(info, input_shape))))
         for node in self.model.nodes:
             handler = self._handlers.get(node.op)

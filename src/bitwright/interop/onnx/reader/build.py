@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,6 +73,7 @@ class Importer:
         tensors: what each ONNX tensor is by now.
         evaluator: of values; knows how much work is left.
         frames: shape (H, W, C) or (C,) of every edge, the real input's included.
+        types: element types of ONNX tensors, as far as they are known.
         real_input: the input's value and quantizer, once it is quantized.
         batch: that the file spells out.
         became: rows of the report.
@@ -88,6 +89,7 @@ class Importer:
     evaluator: Evaluator
     batch: int = 1
     frames: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    types: dict[str, np.dtype[Any] | None] = field(default_factory=dict)
     real_input: tuple[Value, Quantizer] | None = None
     became: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

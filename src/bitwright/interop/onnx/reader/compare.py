@@ -50,9 +50,10 @@ class Comparison:
         images: how many.
         labels: how many have another largest score in an output, by position of the first largest
             (of a map in any of its pixels), or another label; those that tie are not counted.
-        ties: how many have it only because scores tie that nothing in the graph ranks, or that a
-            softmax has rounded: all scores of the image are equal within the tolerance, and so are
-            the two that are the largest. float32 decides between them.
+        ties: how many have it only because scores tie that are equal in exact arithmetic, that
+            nothing in the graph ranks, or that a softmax has rounded: all scores of the image are
+            equal within the tolerance, and so are the two that are the largest. float32 decides
+            between them.
         scores: how many score values differ by more than the tolerance.
         largest: largest difference of a score, as a share of the largest score of its output.
         output: name in the file of the output that differs on the first image that does; of the
@@ -272,13 +273,13 @@ def _compared(
     apart = np.abs(apart) / top
     labels = flat.argmax(axis=1), other.argmax(axis=1)  # (images, pixels)
     differ = labels[0] != labels[1]
-    ties = np.zeros_like(differ)
-    if output.softmaxes or not ranked:
-        # Nothing ranks the scores, or in float32 a softmax has rounded them to equal ones: float32
-        # alone decides which of these is the largest.
-        largest, chosen = (np.take_along_axis(flat, k[:, None], axis=1)[:, 0] for k in labels)
-        near = (largest - chosen) / top <= tolerance
-        ties = differ & near & (apart <= tolerance).all(axis=(1, 2))[:, None]
+    largest, chosen = (np.take_along_axis(flat, k[:, None], axis=1)[:, 0] for k in labels)
+    one, two = (np.take_along_axis(other, k[:, None], axis=1)[:, 0] for k in labels)
+    near = (largest - chosen) / top <= tolerance
+    # The two are equal in exact arithmetic, or nothing ranks the scores, or in float32 a softmax
+    # has rounded them to equal ones: float32 alone decides which of these is the largest.
+    free = (one == two) | bool(output.softmaxes or not ranked)
+    ties = differ & near & free & (apart <= tolerance).all(axis=(1, 2))[:, None]
     first = differ.argmax(axis=1)[:, None]  # the pixel that is told of
     told = [np.take_along_axis(k, first, axis=1)[:, 0] for k in labels]
     wrong = (differ & ~ties).any(axis=1) | lost

@@ -29,6 +29,7 @@ from bitwright.interop.onnx.reader.model import OnnxModel, OnnxNode, TensorInfo,
 from bitwright.interop.onnx.reader.outputs import Output
 from bitwright.interop.onnx.reader.signatures import check_attributes
 from bitwright.interop.onnx.reader.softmax import OPS as SOFTMAXES
+from bitwright.interop.onnx.reader.types import check_computed, named_type, result_type
 from bitwright.interop.onnx.reader.values import Array, Const, Value
 from bitwright.ir import INTEGER, Graph, GraphBuilder, IntArray, Node, TensorType, rebuild
 from bitwright.ir.footprint import check_frame
@@ -74,6 +75,11 @@ def advice_on(op: str) -> str:
     """What to do about an operator without an integer form."""
     listed = "docs/passes.md of Bitwright's documentation lists what is supported"
     return _ADVICE.get(op, listed)
+
+
+#: Of `Imported.reals_of_levels`: points of an interval, how often it is drawn closer, and the place
+#: of 2**-10 among its sizes.
+_GRID, _ROUNDS, _SMALL = 257, 4, 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +135,40 @@ class Imported:
             return frames.astype(np.int64)
         value, quantizer = self.source
         return quantizer.levels(value.reals(frames.astype(np.float32), np.float32), np.float32)
+
+    def arranged(self, frames: Array) -> Array:
+        """Frames (N, ..., channels) as the file takes them: (N, *input_shape)."""
+        flat = frames.reshape(len(frames), -1)[:, self.order.ravel()]
+        return flat.reshape(len(frames), *self.input_shape)
+
+    def reals_of_levels(self) -> tuple[Array, Array]:
+        """For each channel about the least and the largest real between which its level changes:
+        what stands in front of the first quantizer, and its own range, decide.
+        """
+        if self.source is None:
+            raise ValueError("the input is integers")
+        value, quantizer = self.source
+        rows = max(value.rows, quantizer.rows)
+        sizes = 2.0 ** np.arange(-40, 41)
+        grid = np.broadcast_to(np.concatenate([-sizes[::-1], [0.0], sizes])[:, None], (163, rows))
+        for _ in range(_ROUNDS):
+            reals = value.reals(grid.astype(np.float32), np.float32)
+            levels = np.broadcast_to(quantizer.levels(reals, np.float32), grid.shape)
+            changes = levels[1:] != levels[:-1]
+            first = np.argmax(changes, axis=0)
+            last = len(changes) - np.argmax(changes[::-1], axis=0)
+            last = np.where(changes.any(axis=0), last, len(changes))
+            at = np.arange(rows)
+            low, high = grid[first, at], grid[last, at]
+            grid = np.linspace(low, high, _GRID)
+        # As much again for the level at each end; of two levels any reals on both sides will do.
+        count = changes.sum(axis=0)
+        beyond = np.where(
+            count > 1,
+            (high - low) / np.maximum(count - 1, 1),
+            np.maximum(np.maximum(np.abs(low), np.abs(high)), sizes[_SMALL]),
+        )
+        return low - beyond, high + beyond
 
 
 @bounded_reader
@@ -245,6 +285,7 @@ def start(
         low.frames[INPUT] = frame
         value = Value(INPUT, shape, order, np.full(1, unit))
     low.tensors.keep(info.name, low.viewed(value, order))
+    low.types[info.name] = named_type(info.dtype)
     low.batch = int(info.shape[0] or 1) if info.shape else 1
     return low, order
 
@@ -316,6 +357,9 @@ def walk(low: Importer, node: OnnxNode) -> None:
     place = 1 if node.op == "TopK" else 0
     if len(node.outputs) <= place or not node.outputs[place]:
         raise node.error("has no output that can be used")
+    kind = low.types[node.outputs[place]] = result_type(low, node, result)
+    if isinstance(result, Value):
+        check_computed(low, node, result, kind)
     low.tensors.keep(node.outputs[place], result, node)
     read = (low.tensors[name] for name in {*node.inputs} if name)
     low.evaluator.work.spend(node, _EACH * sum(map(written_out, (result, *read))))

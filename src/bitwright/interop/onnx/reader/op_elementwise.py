@@ -15,15 +15,12 @@ from bitwright.interop.onnx.reader.folding import is_inference
 from bitwright.interop.onnx.reader.joins import join
 from bitwright.interop.onnx.reader.levels import MAX_TABLE, whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
+from bitwright.interop.onnx.reader.types import check_holds, ends_whole, is_whole
 from bitwright.interop.onnx.reader.values import Codes, Const, Floats, Value
 
 _WHOLE = 1e-9
 #: Bytes of float16 and bfloat16.
 _HALF = 2
-
-_ROUNDING = frozenset({"round", "floor", "ceil", "sign"})
-#: What leaves whole numbers whole if its constants are.
-_KEEP_WHOLE = frozenset({"add", "mul", "clip", "abs", "square"})
 
 
 def fitted(low: Importer, value: Value, const: Const, node: OnnxNode) -> tuple[Value, Floats]:
@@ -160,57 +157,6 @@ def _norm(low: Importer, node: OnnxNode) -> Value:
     return value.then("norm", *constants)
 
 
-def _is_whole(low: Importer, value: Value, node: OnnxNode) -> bool:
-    """Whether only whole numbers can occur: by the form of the value, or level by level."""
-    form = value.affine()
-    if not value.edge:
-        return False
-    if form is not None:
-        return not any((part % 1).any() for part in form)
-    if _ends_whole(value):
-        return True
-    lo, hi = low.level_range(value)
-    if value.pools or hi - lo >= MAX_TABLE:
-        return False
-    levels = np.broadcast_to(np.arange(lo, hi + 1)[:, None], (hi - lo + 1, value.rows))
-    return not bool((low.evaluator.reals(value, levels, node) % 1).any())
-
-
-def _ends_whole(value: Value) -> bool:
-    """Whether a rounding is followed by whole constants alone: no level has to be looked at."""
-    whole = False
-    for step in value.steps:
-        parts = step.constants
-        if step.op == "clip":  # an open end takes nothing
-            parts = tuple(part[np.isfinite(part)] for part in parts)
-        constants_are = not any((part % 1).any() for part in parts)
-        whole = step.op in _ROUNDING or (whole and step.op in _KEEP_WHOLE and constants_are)
-    return whole and not value.pools
-
-
-def _check_holds(low: Importer, value: Value, kind: np.dtype[Any], node: OnnxNode) -> None:
-    """Whether a type of integers holds all that can occur: what happens to the rest, ONNX leaves
-    to who runs the file. Not looked at where a wide range neither rises nor falls.
-
-    Raises:
-        ModelError: it does not.
-    """
-    lo, hi = low.level_range(value)
-    if not np.isnan(value.direction()).any():
-        levels = np.array([lo, hi])
-    elif hi - lo < MAX_TABLE:
-        levels = np.arange(lo, hi + 1)
-    else:
-        return
-    levels = np.broadcast_to(levels[:, None], (len(levels), value.rows))
-    found = low.evaluator.reals(value, levels, node)
-    if found.min() < np.iinfo(kind).min or found.max() > np.iinfo(kind).max:
-        raise node.error(
-            f"casts {found.min():g} .. {found.max():g} to {kind.name}, which does not hold that",
-            "put a Clip in front of it, or cast to a wider type",
-        )
-
-
 def _narrowed(low: Importer, value: Value, kind: np.dtype[Any], node: OnnxNode) -> Value:
     """A cast to another type of reals: what is a small step in 16 bits is a quantizer in 8."""
     if not np.issubdtype(kind, np.integer) and kind.itemsize < _HALF:
@@ -238,9 +184,9 @@ def _simple(low: Importer, node: OnnxNode) -> Value:
         case "Cast":
             kind = cast_type(node)
             if np.issubdtype(kind, np.integer):
-                if not _is_whole(low, value, node):
+                if not is_whole(low, value, node):
                     raise node.error("casts real numbers to integers", "use a quantizer")
-                _check_holds(low, value, kind, node)
+                check_holds(low, value, kind, node)
             return _narrowed(low, value, kind, node)
         case "Neg":
             return value.then("mul", -np.ones(1))
@@ -267,7 +213,7 @@ def _gather(low: Importer, node: OnnxNode) -> Value:
         raise node.error("holds numbers that are not finite")
     value = low.settled(low.data(node, 1), node)
     lo, hi = low.level_range(value)
-    if hi - lo >= MAX_TABLE and _ends_whole(value):  # few are left behind the rounding
+    if hi - lo >= MAX_TABLE and ends_whole(value):  # few are left behind the rounding
         value, _gain, _offset = low.linear(value, node)
         lo, hi = low.level_range(value)
     if hi - lo >= MAX_TABLE:

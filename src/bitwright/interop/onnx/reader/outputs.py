@@ -217,6 +217,11 @@ def finish(low: Importer, names: tuple[str, ...]) -> tuple[Output, ...]:
         if tensor.border_any:
             raise node.error("is a Pad", "only a Conv can follow a Pad")
         if tensor.edge in low.labels:
+            if tensor.steps or tensor.pools or not np.array_equal(tensor.unit, np.ones(1)):
+                raise node.error(
+                    "computes with the label, which the hardware gives as it is",
+                    "end the file with the ArgMax or TopK, and do the rest on the host",
+                )
             found.append(Output(name, tensor.edge, True, tensor))
             continue
         value = low.settled(_vector_of(low, tensor, node), node)

@@ -127,7 +127,7 @@ def check_attributes(node: OnnxNode) -> None:
 
 
 @cache
-def _schema(op: str, opset: int) -> Any:
+def schema_of(op: str, opset: int) -> Any:
     """ONNX's definition of an operator in an operator set; None if there is none."""
     from onnx import defs
 
@@ -154,7 +154,7 @@ class Signature:
 
     def __init__(self, node: OnnxNode, inputs: Sequence[Array | None]) -> None:
         self._node = node
-        self._schema = _schema(node.op, node.opset)
+        self._schema = schema_of(node.op, node.opset)
         self._bound: dict[str, str] = {}
         if self._schema is None:
             raise node.error(
