@@ -234,8 +234,10 @@ int bitwright_open(bitwright_board *board, const char *port) {
   int got = 0;
   for (int i = 0; i < TRIES && got == 0; i++) {
     if (send_packet(board, HELLO, 0, NULL, 0) != 0) return bitwright_close(board), -1;
+    const long end = now_ms() + TRY_MS; /* of packets of other kinds there may be any number */
     do got = receive(board, payload, TRY_MS);
-    while (got == 1 && board->kind != SAYS_HELLO);
+    while (got == 1 && board->kind != SAYS_HELLO && now_ms() < end);
+    if (got == 1 && (board->kind != SAYS_HELLO || board->length != HELLO_BYTES)) got = 0;
   }
   if (got == 0) (void)fail(board, "nothing that speaks Bitwright's protocol answers", 0);
   if (got <= 0) return bitwright_close(board), -1;
@@ -250,7 +252,8 @@ int bitwright_open(bitwright_board *board, const char *port) {
   for (int i = 0; i < TRIES; i++) {
     board->session++;
     if (send_packet(board, OPEN, 0, digest, sizeof digest) != 0) break;
-    while ((got = receive(board, payload, TRY_MS)) == 1) {
+    const long end = now_ms() + TRY_MS;
+    while (now_ms() < end && (got = receive(board, payload, TRY_MS)) == 1) {
       if (board->packet_session == board->session && board->flags & IS_OPEN && !board->received &&
           !board->frame) {
         return 0;
