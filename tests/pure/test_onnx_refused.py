@@ -180,6 +180,8 @@ def test_scales_of_a_sum_far_apart() -> None:
     ("build", "message"),
     [
         (lambda net: net.op("Flatten", axis=0), "joins the 3 samples"),
+        (lambda net: net.op("Transpose", perm=(1, 0)), "joins the 3 samples"),
+        (lambda net: net.op("ArgMax", axis=0), "joins the 3 samples"),
         (lambda net: net.op("Reshape", net.const((1, -1), np.int64)), "joins the 3 samples"),
         (
             lambda net: net.op("Gemm", net.const(np.eye(4)), net.const(np.ones((3, 1)))),
@@ -194,6 +196,25 @@ def test_the_samples_of_a_batch_stay_apart(build: Callable[[File], None], messag
     pair(net)
     with pytest.raises(ModelError, match=message):
         load(net.model())
+
+
+@pytest.mark.parametrize("from_shape", [False, True])
+def test_the_batch_of_the_file_is_that_number_for_others(from_shape: bool) -> None:
+    """A Reshape takes one sample; who else reads its target, or the input's shape, reads a 4."""
+    net = File(4, 8)
+    pair(net, 1.0)
+    target = net.const((4, -1), np.int64)
+    net.op("Reshape", target)
+    scores = net.op("MatMul", net.const(np.eye(8)[:, :5]))
+    sizes = net.raw("Shape", "inp") if from_shape else target
+    net.raw("Gather", sizes, net.const(0, np.int64))
+    number = net.op("Cast", to=TensorProto.FLOAT)
+    net.raw("Add", scores, number)
+    images = np.arange(16, dtype=np.float32).reshape(2, 8)
+    imported = load(net.model())
+    found = imported.graph.run({imported.graph.inputs[0]: imported.levels(images)})
+    output = imported.outputs[0]
+    assert (output.reals(found[output.edge]) == images[:, :5] + 4).all()
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (4,), (1, 4), (1, 1)])

@@ -264,7 +264,7 @@ class Link:
         given, more = 0, True
         began = heard = self._clock()
         base = self.statistics.seconds
-        silence, came, advanced = self._wait, self._progress, began
+        silence, most, advanced = self._wait, self._progress, began
         while True:
             while more and len(self._pending) < _MOST_FRAMES and self._room() > 0:
                 frame = next(coming, None)
@@ -280,8 +280,8 @@ class Link:
             for packet in self._receive():
                 heard, silence, moved = self._clock(), self._timeout(), True
                 done |= {answer.number: answer for answer in self._take(packet)}
-            if self._progress != came:
-                came, advanced = self._progress, self._clock()
+            if self._progress > most:
+                most, advanced = self._progress, self._clock()
             elif self._clock() - advanced > _STALLED * self._patience:
                 raise self._gone(given, count, _STALLED * self._patience, "got no further")
             self.statistics.seconds = base + self._clock() - began
@@ -299,7 +299,7 @@ class Link:
 
     @property
     def _progress(self) -> tuple[int, int, int]:
-        """What changes as long as the board does anything of use."""
+        """What grows as long as the board does anything of use."""
         return self._base, self._consumed, self.statistics.answers
 
     @staticmethod

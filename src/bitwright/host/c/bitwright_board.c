@@ -410,7 +410,7 @@ int bitwright_run(bitwright_board *board, const uint8_t *frames, size_t count, u
   s->head = s->tail = board->frames; /* a session goes on where the last call ended */
   s->base = s->position = s->furthest = s->consumed = first_of(s);
   long heard = now_ms(), advanced = heard, silence = LEAST_WAIT_MS;
-  size_t came = s->base + s->consumed + s->done;
+  uint32_t came = s->base + s->consumed + (uint32_t)s->done;
   while (s->done < count && result == 0) {
     while (s->next < count && s->tail - s->head < MOST_FRAMES - 1u &&
            (uint32_t)s->tail * BITWRIGHT_INPUT_BYTES - s->base < 2u * BITWRIGHT_BUFFER_BYTES) {
@@ -423,8 +423,9 @@ int bitwright_run(bitwright_board *board, const uint8_t *frames, size_t count, u
       result = take(board, s, payload);
       heard = now_ms();
       silence = LEAST_WAIT_MS;
-      if (s->base + s->consumed + s->done != came) {
-        came = s->base + s->consumed + s->done;
+      const uint32_t now = s->base + s->consumed + (uint32_t)s->done;
+      if (now - came - 1u < UINT32_MAX / 2u) { /* further than ever, not to and fro */
+        came = now;
         advanced = heard;
       } else if (heard - advanced > STALLED_MS && result == 0) {
         result = fail(board, "the board talks, but gets no further", 0);

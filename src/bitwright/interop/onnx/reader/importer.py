@@ -399,21 +399,24 @@ def _result(low: Importer, node: OnnxNode) -> Value | Const:
         raise node.error("operator has no integer form", advice_on(node.op))
     check_attributes(node)
     try:
-        if low.batch > 1:
-            _one_batch(low, node)
-        return handler(low, node)
+        return handler(low, _one_batch(low, node) if low.batch > 1 else node)
     except MALFORMED as error:
         # Shapes that contradict each other in ways no handler foresaw.
         raise node.error(f"is malformed: {error}", _CHECK) from error
 
 
-def _one_batch(low: Importer, node: OnnxNode) -> None:
-    """A Reshape that spells out the batch size keeps its meaning for one sample.
+def _one_batch(low: Importer, node: OnnxNode) -> OnnxNode:
+    """A Reshape that spells out the batch size keeps its meaning for one sample: it reads a target
+    of its own, as others may read the file's constant.
 
     Raises:
         ModelError: the node joins the samples of a batch.
     """
     joins = node.op == "Flatten" and node.integer("axis", 1) in (0, -len(low.data(node, 0).shape))
+    if node.op == "Transpose":
+        joins = node.ints("perm", (1,))[:1] != (0,)
+    if node.op in ("ArgMax", "TopK", "Concat", "Softmax", "LogSoftmax"):
+        joins = node.integer("axis", 1) in (0, -len(low.data(node, 0).shape))
     if node.op == "Reshape" and node.has(1):
         target = low.tensors[node.inputs[1]]
         if isinstance(target, Const) and target.value.size:
@@ -421,11 +424,16 @@ def _one_batch(low: Importer, node: OnnxNode) -> None:
             joins = fixed[0] not in (low.batch, 0, -1)
             if fixed[0] == low.batch:
                 fixed[0] = 1
-                low.tensors.keep(node.inputs[1], Const(fixed))
+                own = f"{node.outputs[0]} of one sample"
+                while own in low.tensors:
+                    own += "'"
+                low.tensors.keep(own, Const(fixed))
+                node = replace(node, inputs=(node.inputs[0], own))
     if joins:
         raise node.error(
             f"joins the {low.batch} samples of a batch", "export the model with a batch of one"
         )
+    return node
 
 
 def _finish(low: Importer, found: tuple[Output, ...]) -> tuple[Graph, tuple[Output, ...]]:

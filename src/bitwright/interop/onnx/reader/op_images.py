@@ -293,7 +293,9 @@ def _factor(low: Importer, node: OnnxNode, value: Value) -> tuple[int, int]:
 
 
 def _shape(low: Importer, node: OnnxNode) -> Const:
-    return Const(shape_of(node, low.data(node, 0).shape))
+    """With the batch that the file spells out, as the file itself computes with it."""
+    shape = low.data(node, 0).shape
+    return Const(shape_of(node, (low.batch * shape[0], *shape[1:]) if shape else shape))
 
 
 HANDLERS: dict[str, Callable[[Importer, OnnxNode], Value | Const]] = {
