@@ -124,14 +124,21 @@ def test_types_of_16_bits_are_told() -> None:
     assert any("float16 ends at 65504" in note for note in load(_halves(30000.0)).notes)
 
 
-@pytest.mark.parametrize("factors", [(1e-25, 1e-25, 1e25, 1e25), (1e-25, 1e-25)])
-def test_numbers_that_float32_loses_are_told(factors: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    ("factors", "said"),
+    [
+        ((1e-25, 1e-25, 1e25, 1e25), "gives 0 .. 0 in float32"),
+        ((1e-25, 1e-25), "gives 0 .. 0 in float32"),
+        ((3e38, 1e-38), "gives -inf .. inf in float32"),
+    ],
+)
+def test_numbers_that_float32_loses_are_told(factors: tuple[float, ...], said: str) -> None:
     net = File(1, 4)
     net.quant(4, 1.0)
     for factor in factors:
         net.op("Mul", net.const(factor))
     net.op("MatMul", net.const(np.eye(4)))
-    assert any("gives 0 .. 0 in float32" in note for note in load(net.model()).notes)
+    assert any(said in note for note in load(net.model()).notes)
     plain = File(1, 4)
     plain.quant(4, 1.0)
     plain.op("Mul", plain.const(1 / 255))

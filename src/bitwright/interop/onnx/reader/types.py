@@ -129,8 +129,8 @@ def _tell_halves(low: Importer, node: OnnxNode, value: Value, kind: Kind) -> Non
 
 
 def _check_float32(low: Importer, node: OnnxNode, value: Value) -> None:
-    """Say where step by step in float32 the ends of the interval are lost: in numbers too small for
-    it, or beside too large ones.
+    """Say where step by step in float32 the ends of the interval are lost: in numbers too small or
+    too large for it, or beside too large ones.
     """
     form = value.affine()
     if form is None or not value.steps:
@@ -140,7 +140,8 @@ def _check_float32(low: Importer, node: OnnxNode, value: Value) -> None:
         exact = ends * form[0] + form[1]
         found = low.evaluator.reals(value, ends, node, np.float32).astype(np.float64)
     largest = float(np.abs(exact).max())
-    if np.isfinite(found).all() and float(np.abs(found - exact).max()) > _LOST * largest:
+    lost = not np.isfinite(found).all() or float(np.abs(found - exact).max()) > _LOST * largest
+    if lost and np.isfinite(exact).all():
         low.notes.append(
             f"{node.where}: gives {found.min():.3g} .. {found.max():.3g} in float32 and "
             f"{exact.min():.3g} .. {exact.max():.3g} exactly; the integers are those of exact "
