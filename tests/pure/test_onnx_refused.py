@@ -182,6 +182,7 @@ def test_scales_of_a_sum_far_apart() -> None:
         (lambda net: net.op("Flatten", axis=0), "joins the 3 samples"),
         (lambda net: net.op("Transpose", perm=(1, 0)), "joins the 3 samples"),
         (lambda net: net.op("ArgMax", axis=0), "joins the 3 samples"),
+        (lambda net: net.op("ArgMax"), "joins the 3 samples"),
         (lambda net: net.op("Reshape", net.const((1, -1), np.int64)), "joins the 3 samples"),
         (
             lambda net: net.op("Gemm", net.const(np.eye(4)), net.const(np.ones((3, 1)))),
@@ -215,6 +216,38 @@ def test_the_batch_of_the_file_is_that_number_for_others(from_shape: bool) -> No
     found = imported.graph.run({imported.graph.inputs[0]: imported.levels(images)})
     output = imported.outputs[0]
     assert (output.reals(found[output.edge]) == images[:, :5] + 4).all()
+
+
+def _to_size(net: File) -> None:
+    start = net.net
+    shape = net.op("Shape")
+    net.raw("Slice", shape, net.const([0], np.int64), net.const([2], np.int64))
+    sizes = net.raw("Concat", net.net, net.const([8, 8], np.int64), axis=0)
+    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
+    net.raw("Resize", start, "", "", sizes, nearest_mode="floor", **how)
+
+
+def _plus_zeros(net: File) -> None:
+    start = net.net
+    net.op("Shape")
+    net.op("ConstantOfShape")
+    net.raw("Add", start, net.net)
+
+
+@pytest.mark.parametrize("build", [_to_size, _plus_zeros])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_shapes_of_a_batch_are_those_of_a_sample(build: Callable[[File], None], batch: int) -> None:
+    net = File(batch, 2, 4, 4)
+    pair(net, 1.0)
+    build(net)
+    net.op("Conv", net.const(np.arange(6).reshape(3, 2, 1, 1)))
+    images = np.arange(64, dtype=np.float32).reshape(2, 2, 4, 4) % 16
+    imported = load(net.model())
+    found = imported.graph.run({imported.graph.inputs[0]: imported.levels(images)})
+    output = imported.outputs[0]
+    grown = images.repeat(2, 2).repeat(2, 3) if build is _to_size else images
+    expected = np.einsum("oi,nihw->nohw", np.arange(6).reshape(3, 2), grown)
+    assert (output.reals(found[output.edge]) == expected).all()
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (4,), (1, 4), (1, 1)])

@@ -393,6 +393,7 @@ def test_a_softmax_over_rows_is_none_over_channels(axis: object, fits: bool) -> 
         ([("g", "Flatten", ("y",)), ("a", "Add", ("f", "g")), ("d", "Dense", ("a",))], "reads a"),
         ([("g", "Flatten", ("x",)), ("a", "Add", ("f", "g")), ("d", "Dense", ("a",))], None),
         ([("d", "Dense", ("f",))], None),
+        ([("o", "Conv2D", ("x",)), ("h", "Flatten", ("o",))], None),
     ],
 )
 def test_a_flattened_image_that_cannot_be_put_in_order_is_refused(
@@ -405,11 +406,12 @@ def test_a_flattened_image_that_cannot_be_put_in_order_is_refused(
         KerasNode("p", "MaxPooling2D", pool, ("x",)),
         KerasNode("y", "Conv2D", wide, ("p",)),
         KerasNode("f", "Flatten", {}, ("x",)),
-        *(KerasNode(n, k, {"units": 3, "use_bias": False}, i) for n, k, i in behind),
+        *(KerasNode(n, k, wide | {"units": 3, "filters": 1}, i) for n, k, i in behind),
     ]
     layers = (
         KerasLayer("y", {"kernel": np.ones((1, 1, 2, 8), np.float32)}),
         KerasLayer("d", {"kernel": np.ones((32, 3), np.float32)}),
+        KerasLayer("o", {"kernel": np.ones((1, 1, 2, 1), np.float32)}),  # one channel
     )
     file = KerasFile(Path("net.h5"), layers)
     if words is None:

@@ -31,7 +31,8 @@ def keras_name(name: str) -> str:
 
 
 def flat_orders(network: Network) -> dict[str, Size]:
-    """For every vector that is a flattened image of several pixels, that image's (C, H, W).
+    """For every vector that is a flattened image of several pixels and channels, that image's
+    (C, H, W).
 
     Raises:
         ModelError: such a vector goes where its order cannot be followed.
@@ -39,7 +40,8 @@ def flat_orders(network: Network) -> dict[str, Size]:
     orders: dict[str, Size] = {}
     for layer in network.layers:
         given = network.shapes[layer.inputs[0]] if layer.inputs else ()
-        if isinstance(layer.op, ops.Flatten) and given[1:] not in ((), (1, 1)):
+        # Of one channel, or one pixel, both orders are the same.
+        if isinstance(layer.op, ops.Flatten) and given[1:] not in ((), (1, 1)) and given[0] != 1:
             orders[layer.name] = given
             continue
         found = [orders[name] for name in layer.inputs if name in orders]

@@ -416,7 +416,8 @@ def _one_batch(low: Importer, node: OnnxNode) -> OnnxNode:
     if node.op == "Transpose":
         joins = node.ints("perm", (1,))[:1] != (0,)
     if node.op in ("ArgMax", "TopK", "Concat", "Softmax", "LogSoftmax"):
-        joins = node.integer("axis", 1) in (0, -len(low.data(node, 0).shape))
+        axis = node.integer("axis", 0 if node.op == "ArgMax" else 1)
+        joins = axis in (0, -len(low.data(node, 0).shape))
     if node.op == "Reshape" and node.has(1):
         target = low.tensors[node.inputs[1]]
         if isinstance(target, Const) and target.value.size:

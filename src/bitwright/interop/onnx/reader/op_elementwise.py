@@ -51,6 +51,7 @@ def _binary(low: Importer, node: OnnxNode) -> Value:
     const = second if isinstance(first, Value) else first
     if isinstance(value, Const) or isinstance(const, Value):
         raise node.error(f"of domain {node.domain!r} adds two constants")
+    const = _of_one_sample(low, value, const)
     if np.broadcast_shapes(value.shape, const.value.shape) != value.shape:
         raise node.error(f"widens a tensor of shape {value.shape} by broadcasting")
     value, number = fitted(low, value, const, node)
@@ -67,6 +68,14 @@ def _binary(low: Importer, node: OnnxNode) -> Value:
     if not number.all():
         raise node.error("divides by zero")
     return value.then("div", number)
+
+
+def _of_one_sample(low: Importer, value: Value, const: Const) -> Const:
+    """A constant that spells out the file's batch, alike for all samples, as that of one."""
+    array = np.asarray(const.value)
+    if low.batch == 1 or array.ndim != len(value.shape) or len(array) != low.batch:
+        return const
+    return Const(array[:1]) if (array == array[:1]).all() else const
 
 
 #: Operators on two tensors, as steps of one where both are functions of the same elements.

@@ -281,6 +281,8 @@ def _factor(low: Importer, node: OnnxNode, value: Value) -> tuple[int, int]:
             array = np.ravel(low.const(node, index).value).astype(np.float64)
             if array.size:
                 sizes = index == 3
+                if sizes and low.batch > 1 and array[0] == low.batch:
+                    array[0] = 1  # of one sample
                 factors = tuple(array / np.array(value.shape[: array.size]) if sizes else array)
     whole = tuple(int(f) for f in factors if np.isfinite(f))
     if len(factors) != _RANK or whole[:2] != (1, 1) or whole != factors or min(whole) < 1:
