@@ -218,6 +218,19 @@ def test_what_another_export_is_about_to_write_is_not_overwritten(
     assert cli.run(argv) == 0
 
 
+def test_an_export_needs_no_cache_folder(
+    tmp_path: Path, onnx_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.run(["import", str(onnx_file), "--out", str(tmp_path / "in")]) == 0
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr("bitwright.base.files.cache_root", lambda: tmp_path / "file")
+    with claimed(tmp_path / "o.onnx"):
+        pass
+    (tmp_path / "o.onnx").write_text("there")
+    with pytest.raises(RunError, match="exists already"), claimed(tmp_path / "o.onnx"):
+        pass
+
+
 def test_a_bad_file_leaves_nothing(tmp_path: Path, onnx_file: Path) -> None:
     onnx_file.write_bytes(onnx_file.read_bytes()[:-40])
     assert cli.run(["import", str(onnx_file), "--out", str(tmp_path / "out")]) != 0

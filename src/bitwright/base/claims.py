@@ -24,10 +24,16 @@ def claimed(*places: Path, force: bool = False) -> Iterator[None]:
         RunError: one is there already, or another command holds it.
     """
     with ExitStack() as stack:
+        try:
+            locks = cache_dir("claims")
+        except OSError:  # no place for locks: as if this command were alone
+            locks = None
         for place in sorted({place.resolve() for place in places}):
+            if locks is None:
+                break
             key = hashlib.sha256(bytes(place)).hexdigest()
             try:
-                stack.enter_context(exclusive(cache_dir("claims") / key, remove=True))
+                stack.enter_context(exclusive(locks / key, remove=True))
             except RunError as error:
                 raise RunError(
                     f"is about to be written: {error.message}",

@@ -113,7 +113,7 @@ class _Reader:
             raise ModelError(f"has {len(self.model.inputs)} inputs; expected one")
         (info,) = self.model.inputs
         reads = [node for node in self.model.nodes if info.name in node.inputs]
-        if info.dtype not in _REALS_IN and [node.op for node in reads] != ["Cast"]:
+        if info.dtype not in _REALS_IN and {node.op for node in reads} - {"Cast", "Shape"}:
             raise ModelError(
                 f"is of {info.dtype}, whose arithmetic is not that of real numbers",
                 where=f"input {info.name}",
