@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,7 +29,7 @@ def claimed(*places: Path, force: bool = False) -> Iterator[None]:
             locks = cache_dir("claims")
         except OSError:  # no place for locks: as if this command were alone
             locks = None
-        for place in sorted({place.resolve() for place in places}):
+        for place in sorted({Path(os.path.realpath(place)) for place in places}):
             if locks is None:
                 break
             key = hashlib.sha256(bytes(place)).hexdigest()

@@ -163,7 +163,7 @@ class Description(Strict):
     graph: str = ""
     clock_mhz: float = Field(gt=0, le=MOST_MHZ)
     baud: float = Field(gt=0, le=MOST_BAUD)
-    buffer_bytes: int = Field(gt=0, le=1 << 16)  # its positions have 16 bits
+    buffer_bytes: int = Field(gt=0, lt=1 << 16)  # its positions have 16 bits
     chunk: int = Field(gt=0, le=255)
     interval: Clocks = 0
     latency: Clocks = 0
