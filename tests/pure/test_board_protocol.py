@@ -277,6 +277,38 @@ class Liar(ToyBoard):
         self._say(Reply.STATUS)
 
 
+class Wavering(ToyBoard):
+    """Takes half of a frame, and says of what it has consumed now one number, now another."""
+
+    def _take(self, body: bytes) -> None:
+        if Request(body[0] & 15) is not Request.DATA:
+            super()._take(body)
+            return
+        self.received = 20
+        self._say(Reply.STATUS)
+
+    def _say(self, kind: Reply, payload: bytes = b"", chunk: int = 0) -> None:
+        packet = Packet(
+            kind, self.session, self.sequence, self.received, self.received and self.sequence % 2,
+            0, chunk, self.damaged, self.flags, 100, payload,
+        )  # fmt: skip
+        self.going += reply(packet)
+
+    def read(self, timeout: float) -> bytes:
+        if self.received:
+            self.sequence = (self.sequence + 1) % 256 if self.sequence % 2 else self.sequence - 1
+            self._say(Reply.STATUS)
+        return super().read(timeout)
+
+
+def test_a_board_that_wavers_gets_no_further() -> None:
+    board = Wavering(describe())
+    link = Link(board, board.description, patience_s=0.5, clock=board.clock)
+    link.begin()
+    with pytest.raises(ToolError, match="got no further for 15 s"):
+        list(link.run([bytes(40)] * 2))
+
+
 def test_a_board_that_takes_nothing_is_never_done_with_a_frame() -> None:
     """Each time the frame would be sent again, and would wait once more."""
     link = session(Liar(describe()))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.onnx_models import File, run_file
 
+from bitwright.base.errors import ModelError
 from bitwright.interop.onnx.reader import Imported, load
 
 GRID = np.mgrid[0:60, 0:12][0] * 0.137 % 3 - 1.5
@@ -70,6 +71,16 @@ def test_the_ratio_of_two_scales_is_near_however_large(ratio: float) -> None:
     assert min(
         abs(float(taken / Fraction(ratio)) - 1), abs(float(1 / taken / Fraction(ratio)) - 1)
     ) < 2.0**-12  # fmt: skip
+
+
+def test_scales_that_no_multiplier_brings_together_are_named() -> None:
+    net = File(1, 4)
+    start = net.quant(4, 1.0)
+    net.op("Mul", net.const(1e20))
+    net.op("Add", start)
+    net.op("MatMul", net.const(np.eye(4)))
+    with pytest.raises(ModelError, match=r"adds tensors whose scales are 1e\+20 apart"):
+        load(net.model())
 
 
 def test_an_offset_of_all_scores_is_in_their_reals() -> None:

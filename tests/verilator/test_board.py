@@ -10,10 +10,12 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.pure.test_board_protocol import describe
 
 from bitwright.base.errors import ToolError
 from bitwright.base.tools.finder import find
@@ -22,7 +24,7 @@ from bitwright.data.preprocessing import Preprocessing
 from bitwright.formats import parse_format
 from bitwright.host import Link, SerialLine
 from bitwright.host.board_files import export_host
-from bitwright.host.protocol import Request, request
+from bitwright.host.protocol import Flags, Packet, Reply, Request, reply, request
 from bitwright.hw import Folding, map_graph
 from bitwright.ir import INTEGER, GraphBuilder, TensorType, random_feeds
 from bitwright.rtl.emit import emit
@@ -129,6 +131,36 @@ def test_the_host_in_c_agrees(
     assert done.returncode == 0, done.stderr
     found = np.array([[int(word) for word in line.split()] for line in done.stdout.splitlines()])
     assert np.array_equal(found, dots_reference(levels))
+
+
+@pytest.mark.slow
+def test_the_host_in_c_ends_where_nothing_but_other_packets_comes(tmp_path: Path) -> None:
+    """Ten seconds of them; it waited on for as long as they came."""
+    if find("cc") is None:
+        pytest.skip("no C compiler works here")
+    description = describe()
+    export_host(description, tmp_path)
+    program = _compiled(tmp_path)
+    (tmp_path / "x.frames").write_bytes(bytes(description.input.frame_bytes))
+    ours, theirs = os.openpty()
+    said = reply(Packet(Reply.STATUS, 0, 0, 0, 0, 0, 0, 0, Flags(0), 100, b""))
+    with subprocess.Popen(
+        [str(program), os.ttyname(theirs), "x.frames"],
+        cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        try:
+            for _ in range(1000):  # 40 s of them
+                if running.poll() is not None:
+                    break
+                os.write(ours, said)
+                time.sleep(0.04)
+            assert running.poll() not in (None, 0)
+            assert running.stderr is not None
+            assert "nothing that speaks Bitwright's protocol" in running.stderr.read()
+        finally:
+            running.kill()
+            os.close(ours)
+            os.close(theirs)
 
 
 def _compiled(folder: Path) -> Path:

@@ -39,22 +39,22 @@ def split(
     json: Json = False,
 ) -> None:
     """Split a network: what the accelerator takes as design folders, the rest for the host."""
-    from bitwright.base.files import check_free
+    from bitwright.base.claims import claimed
     from bitwright.pipeline.designs.folder import DesignSettings, changed
     from bitwright.pipeline.designs.split import PARTS, placement_for, write_split
     from bitwright.pipeline.export_network import read_graph
 
     output = Output(json)
-    check_free(out / PARTS, force=force)
     given = list(assign or [])
     if engine is not None:
         given = ["hardware.kind=engine", f"hardware.engine={engine}", *given]
     if target is not None:
         given = [f"hardware.target={target}", *given]
     settings = changed(DesignSettings(), given)
-    graph, feeds = read_graph(network)
-    found = placement_for(graph, settings.hardware, most)
-    paths = write_split(found, settings, out, feeds)
+    with claimed(out / PARTS, force=force):
+        graph, feeds = read_graph(network)
+        found = placement_for(graph, settings.hardware, most)
+        paths = write_split(found, settings, out, feeds)
     value = {**found.to_json(), "paths": {name: str(path) for name, path in paths.items()}}
     if output.answered(value):
         return

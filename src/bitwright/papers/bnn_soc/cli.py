@@ -58,21 +58,20 @@ def train_verb(  # noqa: PLR0913, PLR0917
     json: Json = False,
 ) -> None:
     """Train one of the document's networks sample by sample, and keep it in a folder."""
-    from bitwright.base.files import check_free
+    from bitwright.base.claims import claimed
     from bitwright.papers.bnn_soc.course import load_samples, run_course
     from bitwright.papers.bnn_soc.run_folder import save_run
     from bitwright.papers.bnn_soc.tables import curves_table
 
     output = Output(json)
     settings = _settings(preset, assign)
-    check_free(out, force=force)
-    samples = load_samples(data, held_out=held_out)
-    with output.progress() as progress:
+    with claimed(out, force=force), output.progress() as progress:
+        samples = load_samples(data, held_out=held_out)
         model, seen = run_course(
             settings, samples, cycles=cycles, looks=looks, threads=threads,
             seen=lambda look: progress("training", look.cycles, cycles),
         )  # fmt: skip
-    save_run(out, model, seen, threads)
+        save_run(out, model, seen, threads)
     table = curves_table({preset: seen})
     if not output.answered(table.to_json()):
         output.results(table)
@@ -137,12 +136,12 @@ def shuffle_verb(
     """Write the data set with its training images in another order: train on it with
     `--set shuffle=none`, which reads them one after the other.
     """
-    from bitwright.base.files import check_free
+    from bitwright.base.claims import claimed
     from bitwright.papers.bnn_soc.course import load_samples, write_shuffled
 
-    check_free(out, force=force)
-    samples = load_samples(data)
-    write_shuffled(out, samples, seed)
+    with claimed(out, force=force):
+        samples = load_samples(data)
+        write_shuffled(out, samples, seed)
     Output(False).say(f"{len(samples.images)} images in a new order are in {out}")
 
 
@@ -195,13 +194,13 @@ def lower_verb(
 ) -> None:
     """Make a design folder of a binarized network: `bitwright map`, `simulate`, `implement` it."""
     from bitwright.base.bounded import bounded
-    from bitwright.base.files import check_free
+    from bitwright.base.claims import claimed
     from bitwright.papers.bnn_soc.course import load_samples
     from bitwright.papers.bnn_soc.graph import make_design
 
-    check_free(out, force=force)
-    model, samples = _model(run), load_samples(data)
-    bounded(lambda: make_design(model, out, samples.test_images, images), run, made=True)
+    with claimed(out, force=force):
+        model, samples = _model(run), load_samples(data)
+        bounded(lambda: make_design(model, out, samples.test_images, images), run, made=True)
     Output(False).say(f"the design is in {out}; next: bitwright simulate {out}")
 
 
@@ -266,17 +265,17 @@ def retrain_verb(
     force: Force = False,
 ) -> None:
     """Train a network on with the labels that somebody has written into the queue's labels.csv."""
-    from bitwright.base.files import check_free
+    from bitwright.base.claims import claimed
     from bitwright.papers.bnn_soc.run_folder import MODEL, PACKED
     from bitwright.papers.bnn_soc.stream import labelled, retrain
 
-    check_free(out, force=force)
-    model = _model(run)
-    frames = labelled(queue, (28, 28), model.settings.sizes[-1])
-    new = retrain(model, frames, passes=passes)
-    new.save(out / MODEL)
-    if new.settings.binary:
-        new.save(out / PACKED, packed=True)
+    with claimed(out, force=force):
+        model = _model(run)
+        frames = labelled(queue, (28, 28), model.settings.sizes[-1])
+        new = retrain(model, frames, passes=passes)
+        new.save(out / MODEL)
+        if new.settings.binary:
+            new.save(out / PACKED, packed=True)
     Output(False).say(f"trained on {len(frames)} labelled frames; the network is in {out}")
 
 

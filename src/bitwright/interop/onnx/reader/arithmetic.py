@@ -62,7 +62,7 @@ def modulo(node: OnnxNode, a: Array, b: Array) -> Array:
     return np.asarray(np.fmod(a, b) if like_c else np.mod(a, b))
 
 
-def _ends(kind: np.dtype[Any]) -> tuple[int, int]:
+def ends_of_type(kind: np.dtype[Any]) -> tuple[int, int]:
     """Least and largest number of an integer type."""
     if _is_integer(kind):
         return int(np.iinfo(kind).min), int(np.iinfo(kind).max)
@@ -73,7 +73,7 @@ def _ends(kind: np.dtype[Any]) -> tuple[int, int]:
 
 def _fits(node: OnnxNode, numbers: Array, kind: np.dtype[Any]) -> Array:
     """Whole numbers in float64 as an integer type; ONNX does not say what others become."""
-    least, most = _ends(kind)
+    least, most = ends_of_type(kind)
     if not ((numbers >= float(least)) & (numbers < float(most + 1))).all():
         raise node.error(f"makes numbers that {kind} does not hold", UNDEFINED)
     wide = np.uint64 if most > np.iinfo(np.int64).max else np.int64
@@ -116,7 +116,7 @@ def cast_type(node: OnnxNode) -> np.dtype[Any]:
     return helper.tensor_dtype_to_np_dtype(kind)
 
 
-def _is_whole(dtype: np.dtype[Any]) -> bool:
+def is_whole_type(dtype: np.dtype[Any]) -> bool:
     """Of integers of any width."""
     return str(dtype).lstrip("u").startswith("int")
 
@@ -128,8 +128,8 @@ def cast(node: OnnxNode, x: Array) -> Array:
         ModelError: a type of no numbers, or a real that does not fit; names the node.
     """
     kind = cast_type(node)
-    if _is_whole(kind):
-        if _is_whole(x.dtype) or x.dtype == np.bool_:
+    if is_whole_type(kind):
+        if is_whole_type(x.dtype) or x.dtype == np.bool_:
             return _lowest_bits(x, kind)
         return _fits(node, np.trunc(x.astype(np.float64)), kind)
     if str(kind).startswith("float8") and node.integer("saturate", 1):
@@ -142,7 +142,7 @@ def cast(node: OnnxNode, x: Array) -> Array:
 def _lowest_bits(x: Array, kind: np.dtype[Any]) -> Array:
     if _is_integer(kind):
         return x.astype(kind)
-    least, most = _ends(kind)
+    least, most = ends_of_type(kind)
     low = x.astype(np.int64) & (most - least)
     return np.where(low > most, low - (most - least + 1), low).astype(kind)
 

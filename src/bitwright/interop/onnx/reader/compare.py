@@ -29,6 +29,7 @@ from bitwright.interop.onnx.reader.importer import Imported, needed_nodes
 from bitwright.interop.onnx.reader.model import MAX_FILE, OnnxModel, read_model
 from bitwright.interop.onnx.reader.outputs import Output
 from bitwright.interop.onnx.reader.values import Array
+from bitwright.ir import rebuild
 
 #: Images at a time.
 BATCH = 500
@@ -186,19 +187,32 @@ def _whole(source: Path | bytes, model: OnnxModel, made: set[str], read: set[str
 
 def graph_outputs(
     imported: Imported, images: Array, count: int, *, batch: int = BATCH
-) -> list[Array]:
+) -> list[tuple[Array, Array | None]]:
     """The same outputs, the first ``count``, by the integer graph (the fast executor), so many
-    images at a time. Behind those of the file a label may follow that was added.
+    images at a time; with each label the levels that it ranks, (N, C). Behind the outputs of the
+    file a label may follow that was added.
     """
     from bitwright.ir.executor import Executor
 
-    executor, wanted = Executor(imported.graph), imported.outputs[:count]
-    parts: list[list[Array]] = [[] for _ in wanted]
+    wanted = imported.outputs[:count]
+    makers = [imported.graph.producer(output.edge) for output in wanted]
+    ranked = [
+        maker.inputs[0] if output.is_label and maker and maker.op == "top_k" else None
+        for output, maker in zip(wanted, makers, strict=True)
+    ]
+    edges = dict.fromkeys([*imported.graph.outputs, *filter(None, ranked)])
+    executor = Executor(rebuild(imported.graph, tuple(imported.graph), tuple(edges)))
+    parts: list[tuple[list[Array], list[Array]]] = [([], []) for _ in wanted]
     for start in range(0, len(images), batch):
         found = executor.run({"x": imported.levels(images[start : start + batch])})
-        for part, output in zip(parts, wanted, strict=True):
-            part.append(output.reals(found[output.edge]))
-    return [np.concatenate(part) for part in parts]
+        for (values, levels), output, edge in zip(parts, wanted, ranked, strict=True):
+            values.append(output.reals(found[output.edge]))
+            if edge is not None:
+                levels.append(found[edge].reshape(len(found[edge]), -1))
+    return [
+        (np.concatenate(values), np.concatenate(levels) if levels else None)
+        for values, levels in parts
+    ]
 
 
 def compare(
@@ -221,8 +235,8 @@ def compare(
     values = graph_outputs(imported, images, len(expected), batch=batch)
     ranked = any(output.is_label for output in imported.outputs)
     found = [
-        _compared(output, np.asarray(given), value, ranked, tolerance)
-        for output, given, value in zip(imported.outputs, expected, values, strict=False)
+        _compared(output, np.asarray(given), value, levels, ranked, tolerance)
+        for output, given, (value, levels) in zip(imported.outputs, expected, values, strict=False)
     ]
     wrong = np.any([one.wrong for one in found], axis=0)
     ties = np.any([one.ties for one in found], axis=0) & ~wrong
@@ -252,9 +266,18 @@ class _Compared(NamedTuple):
     found: Array
 
 
+def _equal_at(levels: Array, one: Array, two: Array) -> Array:
+    """Of labels (N, k): whether what they rank, (N, C), is equal at both, place by place."""
+    inside = ((two >= 0) & (two < levels.shape[1]) & (two % 1 == 0)).all(axis=1)
+    places = (np.where(inside[:, None], each, 0).astype(np.int64) for each in (one, two))
+    first, second = (np.take_along_axis(levels, place, axis=1) for place in places)
+    return inside & (first == second).all(axis=1)
+
+
 def _compared(
-    output: Output, expected: Array, values: Array, ranked: bool, tolerance: float
-) -> _Compared:
+    output: Output, expected: Array, values: Array, levels: Array | None, ranked: bool,
+    tolerance: float,
+) -> _Compared:  # fmt: skip
     count = len(values)
     many = values.ndim > 2 and values.shape[1] > 1  # a map; else all of an image are its classes
     shape = (count, values.shape[1], -1) if many else (count, values[:1].size, 1)
@@ -263,10 +286,12 @@ def _compared(
     lost = ~finite.reshape(count, -1).all(axis=1)
     if output.is_label:
         wrong = (flat != other).reshape(count, -1).any(axis=1)
+        ties = np.zeros(count, bool)
+        if levels is not None:
+            labels = other.reshape(count, -1), flat.reshape(count, -1)
+            ties = wrong & ~lost & _equal_at(levels, *labels)
         most = float("inf") if lost.any() else 0.0
-        return _Compared(
-            wrong | lost, np.zeros(count, bool), 0, most, flat[:, 0, 0], other[:, 0, 0]
-        )
+        return _Compared((wrong & ~ties) | lost, ties, 0, most, flat[:, 0, 0], other[:, 0, 0])
     sizes = np.abs(flat, out=np.zeros_like(flat), where=finite)
     top = max(float(sizes.max(initial=0)), float(np.finfo(np.float32).tiny))
     apart = np.subtract(flat, other, out=np.full_like(flat, np.inf), where=finite)

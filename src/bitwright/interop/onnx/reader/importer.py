@@ -22,6 +22,7 @@ from bitwright.interop.onnx.reader import (
 )
 from bitwright.interop.onnx.reader.budget import Tensors, Work, written_out
 from bitwright.interop.onnx.reader.build import INPUT, Importer, Row, identifier
+from bitwright.interop.onnx.reader.element_types import check_computed, named_type, result_type
 from bitwright.interop.onnx.reader.evaluate import Evaluator
 from bitwright.interop.onnx.reader.folding import constant, fold, foldable, size_of_result, work_of
 from bitwright.interop.onnx.reader.levels import Quantizer
@@ -29,7 +30,6 @@ from bitwright.interop.onnx.reader.model import OnnxModel, OnnxNode, TensorInfo,
 from bitwright.interop.onnx.reader.outputs import Output
 from bitwright.interop.onnx.reader.signatures import check_attributes
 from bitwright.interop.onnx.reader.softmax import OPS as SOFTMAXES
-from bitwright.interop.onnx.reader.types import check_computed, named_type, result_type
 from bitwright.interop.onnx.reader.values import Array, Const, Value
 from bitwright.ir import INTEGER, Graph, GraphBuilder, IntArray, Node, TensorType, rebuild
 from bitwright.ir.footprint import check_frame

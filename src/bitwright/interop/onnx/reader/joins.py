@@ -82,7 +82,10 @@ def _common_unit(low: Importer, value: Value, gain: Floats, offset: Floats) -> t
 
 def _divisor(*factors: Floats) -> float:
     """The largest number that all factors are whole multiples of; 0 if no float64 is that."""
-    parts = [Fraction(f) for f in np.unique(np.concatenate(factors)).tolist() if f]
+    different = np.unique(np.concatenate(factors))
+    if different.size > 2 << _COMMON_BITS:  # more than a unit has multiples
+        return 0.0
+    parts = [Fraction(f) for f in different.tolist() if f]
     below = lcm(*(part.denominator for part in parts))
     above = gcd(*(int(part * below) for part in parts))
     try:
@@ -161,6 +164,11 @@ def _multipliers(
             f"{near.numerator}/{near.denominator} (off by {error:.1g})"
         )
     m0, m1 = near.numerator, near.denominator
+    if max(abs(m0), m1) >= 1 << _PRODUCT_BITS:
+        raise node.error(
+            f"adds tensors whose scales are {float(max(abs(ratio), 1 / abs(ratio))):.3g} apart",
+            "put a quantizer of a larger scale in front of it",
+        )
     # The sign belongs to the operand whose gain carries it.
     unit = second / m1
     if unit < 0:

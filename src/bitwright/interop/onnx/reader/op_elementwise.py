@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from bitwright.interop.onnx.reader.arithmetic import cast_type
+from bitwright.interop.onnx.reader.arithmetic import cast_type, is_whole_type
 from bitwright.interop.onnx.reader.build import Importer
+from bitwright.interop.onnx.reader.element_types import check_holds, ends_whole, is_whole
 from bitwright.interop.onnx.reader.folding import is_inference
 from bitwright.interop.onnx.reader.joins import join
 from bitwright.interop.onnx.reader.levels import MAX_TABLE, whole_numbers
 from bitwright.interop.onnx.reader.model import OnnxNode
-from bitwright.interop.onnx.reader.types import check_holds, ends_whole, is_whole
 from bitwright.interop.onnx.reader.values import Codes, Const, Floats, Value
 
 _WHOLE = 1e-9
@@ -166,19 +166,17 @@ def _norm(low: Importer, node: OnnxNode) -> Value:
     return value.then("norm", *constants)
 
 
-def _narrowed(low: Importer, value: Value, kind: np.dtype[Any], node: OnnxNode) -> Value:
-    """A cast to another type of reals: what is a small step in 16 bits is a quantizer in 8."""
-    if not np.issubdtype(kind, np.integer) and kind.itemsize < _HALF:
+def _check_reals(kind: np.dtype[Any], node: OnnxNode) -> None:
+    """What is a small step in 16 bits, which is told elsewhere, is a quantizer in 8.
+
+    Raises:
+        ModelError: a type of reals of fewer than 16 bits.
+    """
+    if not is_whole_type(kind) and kind.itemsize < _HALF:
         raise node.error(
             f"casts to {kind.name}, which rounds to a few levels",
             "use a quantizer of integers (Quant, or QuantizeLinear and DequantizeLinear)",
         )
-    if not np.issubdtype(kind, np.integer) and kind.itemsize == _HALF:
-        low.notes.append(
-            f"{node.where}: rounds to {kind.name}; this rounding is left out, the integers are "
-            "those of exact arithmetic"
-        )
-    return value
 
 
 def _simple(low: Importer, node: OnnxNode) -> Value:
@@ -192,11 +190,12 @@ def _simple(low: Importer, node: OnnxNode) -> Value:
             return value
         case "Cast":
             kind = cast_type(node)
-            if np.issubdtype(kind, np.integer):
+            _check_reals(kind, node)
+            if is_whole_type(kind):
                 if not is_whole(low, value, node):
                     raise node.error("casts real numbers to integers", "use a quantizer")
                 check_holds(low, value, kind, node)
-            return _narrowed(low, value, kind, node)
+            return value
         case "Neg":
             return value.then("mul", -np.ones(1))
         case "PRelu":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bitwright.interop.onnx.reader.arithmetic import cast_type
+from bitwright.interop.onnx.reader.arithmetic import cast_type, ends_of_type, is_whole_type
 from bitwright.interop.onnx.reader.levels import MAX_TABLE
 from bitwright.interop.onnx.reader.model import OnnxNode
 from bitwright.interop.onnx.reader.signatures import schema_of
@@ -82,7 +82,11 @@ def check_computed(low: Importer, node: OnnxNode, value: Value, kind: Kind | Non
     Raises:
         ModelError: names the node.
     """
-    if kind is None or node.op in _MOVES or value.codes is not None:
+    if kind is None or value.codes is not None:
+        return
+    if node.op in _MOVES:
+        if node.op == "Cast" and kind.name in _HALVES:
+            _tell_halves(low, node, value, kind)
         return
     if is_whole_type(kind):
         _check_integers(low, node, value, kind)
@@ -90,11 +94,6 @@ def check_computed(low: Importer, node: OnnxNode, value: Value, kind: Kind | Non
         _tell_halves(low, node, value, kind)
     elif value.edge and not value.pools:
         _check_float32(low, node, value)
-
-
-def is_whole_type(kind: Kind) -> bool:
-    """Whether it is a type of integers (of numpy's)."""
-    return bool(np.issubdtype(kind, np.integer))
 
 
 def _check_integers(low: Importer, node: OnnxNode, value: Value, kind: Kind) -> None:
@@ -199,7 +198,8 @@ def check_holds(
         )
     levels = np.broadcast_to(levels[:, None], (len(levels), value.rows))
     found = low.evaluator.reals(value, levels, node)
-    if found.min() < np.iinfo(kind).min or found.max() > np.iinfo(kind).max:
+    least, most = ends_of_type(kind)
+    if found.min() < least or found.max() > most:
         into = "to" if does == "casts" else "in"
         raise node.error(
             f"{does} {found.min():g} .. {found.max():g} {into} {kind.name}, which does not hold "

@@ -213,6 +213,15 @@ def test_scores_that_are_equal_exactly_tie_in_float32() -> None:
     found = compare(imported, flat, original_outputs(net.model(), flat))
     assert (found.labels, found.scores) == (0, 0)
     found.require()
+    net.op("ArgMax", axis=1)
+    imported = load(net.model())
+    expected = original_outputs(net.model(), flat)
+    found = compare(imported, flat, expected)
+    assert found.labels == 0 and found.ties > 0  # the file's labels are those of float32 sums
+    other = np.random.default_rng(2).random((60, 64)).astype(np.float32)
+    expected = original_outputs(net.model(), other)
+    assert compare(imported, other, [(expected[0] + 1) % 4]).labels > 50
+    assert compare(imported, other, [expected[0] + 4]).labels == 60
 
 
 @pytest.mark.parametrize(
