@@ -140,6 +140,46 @@ def test_a_flattened_image_is_ordered_with_the_channel_fastest() -> None:
         assert torch.allclose(scores, model(x), atol=1e-6)
 
 
+class Joined(nn.Module):
+    """Two flattened images and a vector, joined, normalised, read by a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 3, 3)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.norm = nn.BatchNorm1d(3 * 4 * 2 + 3 + 2 * 6 * 4)
+        self.dense = nn.Linear(self.norm.num_features, 5)
+
+    def parts(self, x: torch.Tensor) -> list[torch.Tensor]:
+        y = self.conv(x)
+        return [y, self.pool(y), x]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.cat([nn.functional.relu(p).flatten(1) for p in self.parts(x)], 1)
+        return self.dense(self.norm(y))
+
+
+def test_joined_flattened_images_are_ordered_part_by_part(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Joined().eval()
+        for values in (model.norm.running_mean, model.norm.running_var, model.norm.weight):
+            values.data.uniform_(0.5, 2)
+    network = network_of(model, (6, 4, 2))
+    nodes, _output = keras_nodes(network)
+    arrays = {node.kind: node.arrays for node in nodes if node.arrays}
+    norm = {n: torch.from_numpy(v) for n, v in arrays["BatchNormalization"].items()}
+    x = images((6, 4, 2))
+    with torch.no_grad():  # as Keras does it: every part with the channel fastest
+        y = torch.cat([p.relu().permute(0, 2, 3, 1).flatten(1) for p in model.parts(x)], 1)
+        y = (y - norm["moving_mean"]) / (norm["moving_variance"] + model.norm.eps).sqrt()
+        y = y * norm["gamma"] + norm["beta"]
+        scores = y @ torch.from_numpy(arrays["Dense"]["kernel"]) + model.dense.bias
+        assert torch.allclose(scores, model(x), atol=1e-5)
+    save_keras(network, tmp_path / "net.h5")
+    assert equal(network, load_keras(tmp_path / "net.h5"), rename=True)
+
+
 def test_weights_into_a_model_of_other_names_go_by_order(tmp_path: Path) -> None:
     model, shape = NETWORKS["plain"]
     path = save_keras(network_of(model, shape), tmp_path / "net.h5")
@@ -393,6 +433,8 @@ def test_a_softmax_over_rows_is_none_over_channels(axis: object, fits: bool) -> 
         ([("g", "Flatten", ("y",)), ("a", "Add", ("f", "g")), ("d", "Dense", ("a",))], "reads a"),
         ([("g", "Flatten", ("x",)), ("a", "Add", ("f", "g")), ("d", "Dense", ("a",))], None),
         ([("d", "Dense", ("f",))], None),
+        ([("c", "Concatenate", ("f", "f"))], "ends in a flattened image"),
+        ([("c", "Concatenate", ("f", "f")), ("d", "Dense", ("c",))], None),
         ([("o", "Conv2D", ("x",)), ("h", "Flatten", ("o",))], None),
     ],
 )
@@ -408,9 +450,10 @@ def test_a_flattened_image_that_cannot_be_put_in_order_is_refused(
         KerasNode("f", "Flatten", {}, ("x",)),
         *(KerasNode(n, k, wide | {"units": 3, "filters": 1}, i) for n, k, i in behind),
     ]
+    length = 64 if any(kind == "Concatenate" for _, kind, _ in behind) else 32
     layers = (
         KerasLayer("y", {"kernel": np.ones((1, 1, 2, 8), np.float32)}),
-        KerasLayer("d", {"kernel": np.ones((32, 3), np.float32)}),
+        KerasLayer("d", {"kernel": np.ones((length, 3), np.float32)}),
         KerasLayer("o", {"kernel": np.ones((1, 1, 2, 1), np.float32)}),  # one channel
     )
     file = KerasFile(Path("net.h5"), layers)

@@ -9,7 +9,7 @@ slowest. All of it is moving numbers, so back and forth gives the same bits.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,33 +30,22 @@ def keras_name(name: str) -> str:
     return clean if re.match(r"[A-Za-z]", clean) else f"layer_{clean}"
 
 
-def flat_orders(network: Network) -> dict[str, Size]:
-    """For every vector that is a flattened image of several pixels and channels, that image's
-    (C, H, W).
+Order = NDArray[np.int64]
+"""For every place in Keras' vector the place in torch's."""
+
+
+def flat_orders(network: Network) -> dict[str, Order]:
+    """The order of every vector of flattened images of several pixels and channels.
 
     Raises:
         ModelError: such a vector goes where its order cannot be followed.
     """
-    orders: dict[str, Size] = {}
+    orders: dict[str, Order] = {}
     for layer in network.layers:
-        given = network.shapes[layer.inputs[0]] if layer.inputs else ()
-        # Of one channel, or one pixel, both orders are the same.
-        if isinstance(layer.op, ops.Flatten) and given[1:] not in ((), (1, 1)) and given[0] != 1:
-            orders[layer.name] = given
-            continue
-        found = [orders[name] for name in layer.inputs if name in orders]
-        if not found or isinstance(layer.op, ops.Dense):
-            continue
-        together = isinstance(layer.op, ops.Add) and found == [found[0]] * len(layer.inputs)
-        if not together and not isinstance(
-            layer.op, ops.Norm | ops.Scale | ops.Activation | ops.Dropout | ops.Flatten
-        ):
-            raise ModelError(
-                "reads a flattened image; Keras orders it differently, which only a dense layer "
-                "can make up for",
-                where=f"layer {layer.name}",
-            )
-        orders[layer.name] = found[0]
+        given = [network.shapes[name] for name in layer.inputs]
+        order = order_behind(layer, given, [orders.get(name) for name in layer.inputs])
+        if order is not None:
+            orders[layer.name] = order
     if network.output in orders:
         raise ModelError(
             "ends in a flattened image, which Keras orders differently", where=network.name
@@ -64,22 +53,60 @@ def flat_orders(network: Network) -> dict[str, Size]:
     return orders
 
 
-def order_of(layer: Layer, orders: Mapping[str, Size]) -> Size | None:
-    """The image whose flattened form a layer reads; None if it reads none."""
+def order_behind(
+    layer: Layer, shapes: Sequence[Size], given: Sequence[Order | None]
+) -> Order | None:
+    """The order of what a layer gives; None where Keras' is torch's.
+
+    Args:
+        shapes: of its inputs.
+        given: orders of its inputs.
+
+    Raises:
+        ModelError: what it gives is in an order that the layers behind it cannot make up for.
+    """
+    # Of one channel, or one pixel, both orders are the same.
+    if isinstance(layer.op, ops.Flatten) and len(shapes[0]) == 3 and shapes[0][0] > 1:
+        return keras_positions(shapes[0]) if shapes[0][1:] != (1, 1) else None
+    known = [order for order in given if order is not None]
+    if not known or isinstance(layer.op, ops.Dense):
+        return None
+    if isinstance(layer.op, ops.Concat):
+        parts, begin = [], 0
+        for (length, *_), order in zip(shapes, given, strict=True):
+            parts.append((np.arange(length) if order is None else order) + begin)
+            begin += length
+        return np.concatenate(parts)
+    followed = isinstance(
+        layer.op, ops.Norm | ops.Scale | ops.Activation | ops.Dropout | ops.Flatten
+    )
+    if isinstance(layer.op, ops.Add):
+        followed = all(order is not None and np.array_equal(order, known[0]) for order in given)
+    if not followed:
+        raise ModelError(
+            "reads a flattened image; Keras orders it differently, which only a dense layer "
+            "can make up for",
+            where=f"layer {layer.name}",
+        )
+    return known[0]
+
+
+def order_of(layer: Layer, orders: Mapping[str, Order]) -> Order | None:
+    """The order of the vector that a layer reads; None where Keras' is torch's."""
     return orders.get(layer.inputs[0]) if layer.inputs else None
 
 
-def keras_positions(image: Size) -> NDArray[np.int64]:
-    """For every place in Keras' vector the place in torch's."""
+def keras_positions(image: Size) -> Order:
+    """The order of a flattened image."""
     places = np.arange(int(np.prod(image)), dtype=np.int64).reshape(image)
     return places.transpose(1, 2, 0).ravel()
 
 
-def to_keras(layer: Layer, image: Size | None, inputs: int) -> dict[str, FloatArray]:
+def to_keras(layer: Layer, order: Order | None, inputs: int) -> dict[str, FloatArray]:
     """A layer's arrays as Keras stores them, in Keras' order of weights.
 
     Args:
-        image: see `order_of`.
+        order: see `order_of`.
         inputs: channels of the layer's input.
     """
     arrays = layer.arrays
@@ -96,10 +123,10 @@ def to_keras(layer: Layer, image: Size | None, inputs: int) -> dict[str, FloatAr
             return _with_bias(found, arrays.get("beta"))
         case ops.Dense():
             weight = arrays["weight"].T
-            found = {"kernel": weight if image is None else weight[keras_positions(image)]}
+            found = {"kernel": weight if order is None else weight[order]}
         case ops.Norm():
-            order = slice(None) if image is None else keras_positions(image)
-            return {keras: arrays[own][order] for own, keras in _NORM.items() if own in arrays}
+            moved = slice(None) if order is None else order
+            return {keras: arrays[own][moved] for own, keras in _NORM.items() if own in arrays}
         case _:
             return {}
     return _with_bias(found, arrays.get("bias"))
@@ -116,7 +143,7 @@ def is_depthwise(layer: Layer, inputs: int) -> bool:
 
 
 def from_keras(
-    layer: Layer, given: Mapping[str, FloatArray], image: Size | None, source: str
+    layer: Layer, given: Mapping[str, FloatArray], order: Order | None, source: str
 ) -> dict[str, FloatArray]:
     """Arrays of a layer whose operation and shapes are known, from those that Keras stored.
 
@@ -141,7 +168,7 @@ def from_keras(
     found = {}
     for name, values in pairs.items():
         wanted = layer.arrays[name].shape
-        moved = _moved(layer, name, values, image)
+        moved = _moved(layer, name, values, order)
         if moved is None or moved.shape != wanted:
             raise DataError(
                 f"{name} of layer {layer.name!r} has the shape {values.shape} in Keras' order, "
@@ -153,7 +180,7 @@ def from_keras(
     return found
 
 
-def _moved(layer: Layer, name: str, values: FloatArray, image: Size | None) -> FloatArray | None:
+def _moved(layer: Layer, name: str, values: FloatArray, order: Order | None) -> FloatArray | None:
     """Keras' array in torch's order; None if it has the wrong number of axes."""
     match layer.op:
         case ops.Conv(groups=groups) if name == "weight":
@@ -165,17 +192,17 @@ def _moved(layer: Layer, name: str, values: FloatArray, image: Size | None) -> F
                 return values.transpose(2, 3, 0, 1).reshape(-1, 1, height, width)
             return values.transpose(3, 2, 0, 1)
         case ops.Dense() if name == "weight":
-            if values.ndim != 2 or (image and values.shape[0] != int(np.prod(image))):
+            if values.ndim != 2 or (order is not None and len(values) != len(order)):
                 return None
-            if image is None:
+            if order is None:
                 return values.T
             moved = np.empty_like(values)
-            moved[keras_positions(image)] = values
+            moved[order] = values
             return moved.T
-        case ops.Norm() if image is not None:
-            if values.shape != (int(np.prod(image)),):
+        case ops.Norm() if order is not None:
+            if values.shape != order.shape:
                 return None
             vector = np.empty_like(values)
-            vector[keras_positions(image)] = values
+            vector[order] = values
             return vector
     return values

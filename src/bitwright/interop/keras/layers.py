@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from math import ceil
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from bitwright.base.errors import DataError, ModelError
 from bitwright.interop import ops
-from bitwright.interop.keras.arrays import flat_orders, from_keras
+from bitwright.interop.keras.arrays import Order, flat_orders, from_keras, order_behind
 from bitwright.interop.keras.files import KerasFile, KerasNode
 from bitwright.interop.network import Layer, Network, NetworkBuilder
 from bitwright.interop.network_json import BROKEN
@@ -113,12 +114,12 @@ def build(nodes: list[KerasNode], file: KerasFile, output: str | None) -> Networ
 
 
 class _Builder(NetworkBuilder):
-    """Also knows behind which layers an image lies flattened (``orders``)."""
+    """Also knows behind which layers images lie flattened (``orders``)."""
 
     def __init__(self, file: KerasFile) -> None:
         super().__init__()
         self.file = file
-        self.orders: dict[str, Size] = {}
+        self.orders: dict[str, Order] = {}
         self.made: dict[str, str] = {}
         self.known: dict[str, bool] = {}  # see `never_negative`
 
@@ -156,11 +157,13 @@ class _Builder(NetworkBuilder):
     ) -> str:
         """Append one layer."""
         name = super().add(name, op, inputs, arrays, notes)
-        image = next((self.orders[i] for i in inputs if i in self.orders), None)
-        if isinstance(op, ops.Flatten) and self.shapes[inputs[0]][1:] not in ((), (1, 1)):
-            image = self.shapes[inputs[0]]
-        if image is not None and not isinstance(op, ops.Dense):
-            self.orders[name] = image
+        given = [self.shapes[one] for one in inputs]
+        orders = [self.orders.get(one) for one in inputs]
+        # One that cannot be followed is refused at the end, if it is in front of the output.
+        with suppress(ModelError):
+            order = order_behind(self.layers[name], given, orders)
+            if order is not None:
+                self.orders[name] = order
         return name
 
     def filled(self, node: KerasNode, op: ops.Op, front: str, shapes: Mapping[str, Size]) -> str:
@@ -172,8 +175,7 @@ class _Builder(NetworkBuilder):
         none = np.float32(0)
         wanted = {name: np.broadcast_to(none, shape) for name, shape in shapes.items()}
         blank = Layer(node.name, op, (front,), wanted)
-        image = self.orders.get(front)
-        arrays = from_keras(blank, found.arrays, image, str(self.file.path))
+        arrays = from_keras(blank, found.arrays, self.orders.get(front), str(self.file.path))
         return self.activated(node, self.add(node.name, op, (front,), arrays))
 
     def activated(self, node: KerasNode, made: str) -> str:

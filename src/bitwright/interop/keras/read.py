@@ -64,8 +64,7 @@ def arrays_for(network: Network, path: Path) -> Network:
     orders = flat_orders(network)
     arrays: dict[str, Mapping[str, FloatArray]] = {}
     for layer, found in _matched(network, file):
-        image = order_of(layer, orders)
-        arrays[layer.name] = from_keras(layer, found.arrays, image, str(path))
+        arrays[layer.name] = from_keras(layer, found.arrays, order_of(layer, orders), str(path))
     return network.with_arrays(arrays)
 
 
