@@ -13,13 +13,17 @@ CORE_TIERS := tests/pure tests/torch tests/verilator tests/yosys tests/formal te
 # says: tests start many programs, and each would compile the package anew.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
-.PHONY: demo test test-all proofs lint format docs references setup clean
+.PHONY: demo test test-long test-all proofs lint format docs references setup clean
 
 demo: $(STAMP)
 	$(BIN)/bitwright build digits
 
 test: $(STAMP)
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist=loadgroup -m "not slow" $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist=loadgroup -m "not slow and not long" $(PYTEST_ARGS)
+
+# Whole flows beside those of the default run: other boards, families, recipes.
+test-long: $(STAMP)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist=loadgroup -m "long and not slow" $(PYTEST_ARGS)
 
 test-all: $(STAMP)
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist=loadgroup $(PYTEST_ARGS)

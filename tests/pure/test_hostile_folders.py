@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import stat
 import subprocess
 import zipfile
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from bitwright.base.errors import BitwrightError, DataError, GraphError, RecipeE
 from bitwright.base.files import flush
 from bitwright.base.folders import files_below, remove_folder
 from bitwright.base.made import is_own
+from bitwright.base.places import default_place
 from bitwright.base.store import Store
 from bitwright.build.implement import read_result
 from bitwright.data import cifar, folders
@@ -47,6 +49,7 @@ from bitwright.papers.bnn_soc.lines import count_files
 from bitwright.papers.faces.pairs import parse_pairs
 from bitwright.papers.faces.recipe import load_matrix
 from bitwright.papers.skynet.search.measure import _KIND as OF_A_CANDIDATE
+from bitwright.pipeline.designs.folder import alone_in
 from bitwright.pipeline.recipe import load_recipe
 from bitwright.pipeline.recipe_yaml import load_value
 from bitwright.pipeline.replan import with_earlier_plan
@@ -472,3 +475,50 @@ def test_outputs_may_have_any_name_in_levels_but_that_of_the_inputs(tmp_path: Pa
         assert np.array_equal(found[name], levels)
     with pytest.raises(GraphError, match="as the inputs are"):
         save_levels(tmp_path, np.zeros((2, 4), np.int64), {INPUTS: outputs["scores"]})
+
+
+def _given_to_another(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests is root or not: the place is another user's, or he is."""
+    if os.geteuid() == 0:
+        os.chown(place, 54_321, -1)
+        monkeypatch.delenv("SUDO_UID", raising=False)
+    else:
+        other = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: other)
+
+
+def test_of_another_users_file_neither_himself_nor_his_rights_come_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "program"
+    file.write_text("one")
+    _given_to_another(file, monkeypatch)
+    file.chmod(0o6777)
+    before = os.umask(0o022)
+    try:
+        store = Store(tmp_path / "store")
+        entry = store.keep("kind", "key", None, {"program": file}, link=True)
+        entry.bring(tmp_path / "out", link=True)
+    finally:
+        os.umask(before)
+    for mine in (entry.folder / "program", tmp_path / "out" / "program"):
+        assert mine.read_text() == "one" and not mine.samefile(file)
+        assert stat.S_IMODE(mine.stat().st_mode) == 0o755
+
+
+def test_nothing_is_made_in_another_users_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "digits").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert default_place(Path("runs/digits"), "--run-dir") == Path("runs/digits")
+    _given_to_another(tmp_path / "runs", monkeypatch)
+    with pytest.raises(RunError, match="another user's"):
+        default_place(Path("runs/digits"), "--run-dir")
+    with pytest.raises(RunError, match="another user's"), alone_in(tmp_path / "runs"):
+        pass
+    assert not any((tmp_path / "runs" / "digits").iterdir())
+    if os.geteuid() == 0:  # sudo, in a folder of who called it
+        monkeypatch.setenv("SUDO_UID", "54321")
+        with alone_in(tmp_path / "runs"):
+            pass

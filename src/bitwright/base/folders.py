@@ -148,6 +148,24 @@ def others_above(folder: Path) -> str:
     return reason
 
 
+def check_owner(folder: Path) -> None:
+    """Refuse to work in another user's folder: he may put another file there between a look at one
+    and its use. Root's are as good as one's own; for root, those of who has called ``sudo``, too.
+
+    Raises:
+        RunError: it is one.
+        OSError: it cannot be looked at.
+    """
+    owner = folder.stat().st_uid
+    caller = os.environ.get("SUDO_UID", "") if os.geteuid() == 0 else ""
+    if owner not in (os.geteuid(), 0) and str(owner) != caller:
+        raise RunError(
+            f"is another user's (number {owner}): what is made and run in it he could exchange",
+            where=str(folder),
+            hint="copy it into a folder of your own (cp -r)",
+        )
+
+
 def _is_ones_own(place: Path) -> bool:
     return place.lstat().st_uid in (os.geteuid(), 0)
 

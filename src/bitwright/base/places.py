@@ -4,10 +4,10 @@ user's own.
 
 Who stands in the folder of a stranger and says ``bitwright build digits`` does not say that he
 trusts the ``runs/digits`` that lies there, nor that he wants to write where it leads. So such a
-place has no link on the way to it, and what is in it counts only if this user has made it there:
-its mark, a number that was drawn when it was made, is noted in the user's cache (`base.noted`)
-together with where it lies. Whoever has moved a folder, got it from somebody else, or emptied the
-cache, names it.
+place has no link and no other user's folder on the way to it, and what is in it counts only if this
+user has made it there: its mark, a number that was drawn when it was made, is noted in the user's
+cache (`base.noted`) together with where it lies. Whoever has moved a folder, got it from somebody
+else, or emptied the cache, names it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bitwright.base.errors import RunError
 from bitwright.base.files import atomic_write, regular_bytes
+from bitwright.base.folders import check_owner
 from bitwright.base.noted import is_noted, note
 from bitwright.base.store import content_key
 
@@ -35,7 +36,8 @@ def default_place(place: Path, option: str) -> Path:
         option: that names another place.
 
     Raises:
-        RunError: there is a link on the way to it, or something that this user has not made there.
+        RunError: there is a link on the way to it, another user's folder, or something that this
+            user has not made there.
     """
     for step in (*reversed(place.parents), place):
         if step.is_symlink():
@@ -45,6 +47,8 @@ def default_place(place: Path, option: str) -> Path:
                 hint=f"name where it leads with {option} if you mean it: what nobody names lies in "
                 "the current folder",
             )
+        if step.name and step.is_dir():  # not the current folder itself
+            check_owner(step)
     if place.is_dir() and any(place.iterdir()) and not is_claimed(place):
         raise RunError(
             "you have not made it, or not here",

@@ -457,11 +457,15 @@ def _remove(folder: Path, seen: tuple[int, int, int] | None = None) -> None:
 
 
 def _copy(source: Path, target: Path, link: bool) -> None:
-    """A regular file, not one that a link leads to, to where there is none."""
-    if source.is_symlink():
+    """A regular file, not one that a link leads to, to where there is none. Of another user's file
+    the content comes, whether it can be run, and nothing else: neither he himself, who could change
+    it later, nor the rights that he gave it.
+    """
+    found = source.lstat()
+    if stat.S_ISLNK(found.st_mode):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(source))
     target.parent.mkdir(parents=True, exist_ok=True)
-    if link:
+    if link and found.st_uid == os.geteuid():
         try:
             os.link(source, target)
             return
@@ -471,4 +475,7 @@ def _copy(source: Path, target: Path, link: bool) -> None:
             pass
     with open_regular(source) as content, target.open("xb") as copy:
         shutil.copyfileobj(content, copy)
-    shutil.copystat(source, target)
+        if found.st_mode & stat.S_IXUSR:
+            mode = stat.S_IMODE(os.fstat(copy.fileno()).st_mode)
+            os.fchmod(copy.fileno(), mode | (mode & 0o444) >> 2)
+    os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))

@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError, model_validator
 from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, RecipeError, RunError
 from bitwright.base.files import MOST_TEXT, atomic_write, exclusive, parse_json, read_text
-from bitwright.base.folders import own_file, remove_folder
+from bitwright.base.folders import check_owner, own_file, remove_folder
 from bitwright.base.made import is_own, remember
 from bitwright.base.memory import shown
 from bitwright.base.version import __version__
@@ -184,7 +184,7 @@ class Design:
             make: fills a folder.
 
         Raises:
-            RunError: the folder's lock is no file of its own.
+            RunError: the folder's lock is no file of its own, or the folder is another user's.
         """
         with self.alone():
             if (place := self.done(name, facts)) is not None:
@@ -207,8 +207,13 @@ class Design:
     def done(self, name: str, facts: Mapping[str, Any]) -> Path | None:
         """The folder of a step, if this user has made it for these facts and this graph; None: not
         yet, or somebody else did, in which case it may hold anything (RTL is run).
+
+        Raises:
+            RunError: the folder is another user's.
         """
         place = self.folder / name
+        if place.exists():
+            check_owner(self.folder)
         return place if is_own(place, self._key(name, facts)) else None
 
     def _key(self, name: str, facts: Mapping[str, Any]) -> str:
@@ -223,6 +228,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     if place in _HELD:
         yield
         return
+    check_owner(folder)
     with exclusive(folder / LOCK, remove=True):
         _HELD.add(place)
         try:
