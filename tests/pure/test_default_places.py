@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from bitwright.base.claims import claimed
 from bitwright.base.errors import RunError
 from bitwright.base.places import claim, default_place, is_claimed
 from bitwright.cli.app import app
@@ -119,3 +120,15 @@ def test_a_mark_alone_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (place / ".owner").unlink()
     (place / ".owner").symlink_to("/dev/zero")
     assert not is_claimed(place)
+
+
+@pytest.mark.parametrize(
+    "verb", ["search digits_cnn --budget 8kB", "bench runs/no", "formats compare digits_cnn"]
+)
+def test_of_two_commands_that_compute_into_one_place_the_second_is_refused(
+    verb: str, tmp_path: Path
+) -> None:
+    with claimed(tmp_path / "out"):
+        result = CliRunner().invoke(app, [*verb.split(), "--out", str(tmp_path / "out")])
+    assert isinstance(result.exception, RunError), result.output
+    assert "is about to be written" in str(result.exception)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitwright.base.errors import RecipeError
-from bitwright.cli.options import Data, Json, command_line, out_place, resolve
+from bitwright.cli.options import Data, Json, command_line, held_place, resolve
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
@@ -65,8 +65,6 @@ def bench(  # noqa: PLR0913, PLR0917 - one argument an option
     from bitwright.report.table_page import check_folder
 
     output = Output(json)
-    place = out_place(out, "bench")
-    check_folder(place)
     settings = SweepSettings(
         batches=_numbers(batches, "--batches"),
         threads=_numbers(threads, "--threads"),
@@ -74,8 +72,10 @@ def bench(  # noqa: PLR0913, PLR0917 - one argument an option
         seconds=seconds,
     )
     constants = parse_watts(watts)
-    results = [_bench(output, run, data, settings, constants, platforms) for run in runs]
-    written = write_bench(place, results, _facts(settings, bool(counters())))
+    with held_place(out, "bench") as place:
+        check_folder(place)
+        results = [_bench(output, run, data, settings, constants, platforms) for run in runs]
+        written = write_bench(place, results, _facts(settings, bool(counters())))
     if output.answered({kind: str(place) for kind, place in written.items()}):
         return
     for found in results:

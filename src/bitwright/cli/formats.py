@@ -16,7 +16,7 @@ from bitwright.cli.options import (
     Shape,
     Subject,
     Weights,
-    out_place,
+    held_place,
     parse_shape,
 )
 from bitwright.cli.output import Output
@@ -101,22 +101,23 @@ def compare(  # noqa: PLR0913, PLR0917 - one argument an option
     from bitwright.explore.compare import CompareRequest, run_compare
 
     output = Output(json)
-    request = CompareRequest(
-        subject,
-        out_place(out, "compare"),
-        data=data,
-        weights=weights,
-        input_shape=parse_shape(input_shape),
-        formats=formats,
-        of_weights=weight_formats,
-        of_activations=activations,
-        method=method,
-        images=images,
-        limit=limit,
-        seed=seed,
-    )
-    with output.progress() as progress:
-        found = run_compare(request, progress)
+    with held_place(out, "compare") as place:
+        request = CompareRequest(
+            subject,
+            place,
+            data=data,
+            weights=weights,
+            input_shape=parse_shape(input_shape),
+            formats=formats,
+            of_weights=weight_formats,
+            of_activations=activations,
+            method=method,
+            images=images,
+            limit=limit,
+            seed=seed,
+        )
+        with output.progress() as progress:
+            found = run_compare(request, progress)
     if output.answered(found.to_json()):
         return
     shown = tuple(c for c in found.table.columns if c.key not in ("memory", "method"))

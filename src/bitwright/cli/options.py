@@ -8,6 +8,8 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,6 +116,21 @@ def out_place(out: Path | None, default: str) -> Path:
     claim(place)
     atexit.register(drop_empty)
     return place
+
+
+@contextmanager
+def held_place(out: Path | None, default: str) -> Iterator[Path]:
+    """As `out_place`, and this command's until it ends: of two that compute into one folder the
+    second is refused, where it would have replaced the first one's results.
+
+    Raises:
+        RunError: another command holds it; or as `default_place`.
+    """
+    from bitwright.base.claims import claimed
+
+    place = out_place(out, default)
+    with claimed(place, force=True):
+        yield place
 
 
 @dataclass(frozen=True)

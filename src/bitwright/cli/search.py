@@ -16,7 +16,7 @@ from bitwright.cli.options import (
     Shape,
     Subject,
     Weights,
-    out_place,
+    held_place,
     parse_shape,
 )
 from bitwright.cli.output import Output
@@ -68,25 +68,25 @@ def search(  # noqa: PLR0913, PLR0917 - one argument an option
     from bitwright.explore.searches import SearchRequest, run_search
 
     output = Output(json)
-    place = out_place(out, "search")
-    request = SearchRequest(
-        subject,
-        budget,
-        place,
-        candidates=candidates,
-        activations=activations,
-        data=data,
-        weights=weights,
-        input_shape=parse_shape(input_shape),
-        metric=metric,
-        minimise=minimise,
-        images=images,
-        minutes=minutes,
-        fold=fold,
-        seed=seed,
-    )
-    with output.progress() as progress:
-        report = run_search(request, progress)
+    with held_place(out, "search") as place:
+        request = SearchRequest(
+            subject,
+            budget,
+            place,
+            candidates=candidates,
+            activations=activations,
+            data=data,
+            weights=weights,
+            input_shape=parse_shape(input_shape),
+            metric=metric,
+            minimise=minimise,
+            images=images,
+            minutes=minutes,
+            fold=fold,
+            seed=seed,
+        )
+        with output.progress() as progress:
+            report = run_search(request, progress)
     if not output.answered(report.to_json()):
         _show_search(output, report, place)
 
