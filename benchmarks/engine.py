@@ -63,8 +63,10 @@ class System:
 _SDRAM = MemoryModel(latency=20, beats_per_cycle=0.45)
 SYSTEMS = {
     "e256": System(ENGINES["e256"], _SDRAM, 62.5),
+    "e256-int8-16k": System(ENGINES["e256-int8-16k"], _SDRAM, 62.5),
     "e256-2": System(ENGINES["e256-2"], _SDRAM, 62.5),
     "ulx3s": System(ENGINES["e256"], SdramMemory(mhz=62.5), 62.5),
+    "ulx3s-16k": System(ENGINES["e256-int8-16k"], SdramMemory(mhz=62.5), 62.5),
     "e512": System(ENGINES["e512"], _SDRAM, 62.5),
     "e1024": System(ENGINES["e1024"], _SDRAM, 62.5),
     "zu9eg": System(

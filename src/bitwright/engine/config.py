@@ -218,11 +218,13 @@ class EngineConfig:
 
 
 #: The engines with names, by their products of 8 bits; E256 is the one for an ECP5-85, E256-INT8
-#: the same without lanes of 4 bits, E256-2 has two post lanes a pixel, as all larger ones have.
+#: the same without lanes of 4 bits, E256-INT8-16K with half its features, so that an ECP5-85 has
+#: room to place it for a faster clock, E256-2 has two post lanes a pixel, as all larger ones have.
 ENGINES = {
     "e128": EngineConfig(pixels=2, feature_words=1 << 14),
     "e256": EngineConfig(),
     "e256-int8": EngineConfig(nibbles=False),
+    "e256-int8-16k": EngineConfig(nibbles=False, feature_words=1 << 14),
     "e256-2": EngineConfig(post_lanes=2),
     "e512": EngineConfig(pixels=8, weight_rows=1 << 11, post_lanes=2),
     "e1024": EngineConfig(pixels=16, weight_rows=1 << 11, post_lanes=2),
