@@ -283,6 +283,7 @@ def wait_for_epochs(run_dir: Path, program: Program, count: int) -> None:
     program.wait_until(run_dir / ".work-01-train" / "logs" / "metrics.jsonl", lines=count)
 
 
+@pytest.mark.long
 def test_killed_or_interrupted_training_ends_with_the_same_weights(tmp_path: Path) -> None:
     train = {**TINY["train"], "float": {**TINY["train"]["float"], "epochs": 12}}
     recipe = write_recipe(tmp_path, train=train)

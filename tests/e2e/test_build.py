@@ -176,6 +176,7 @@ def test_estimate_and_explain_need_no_training() -> None:
     assert formats["act1", "activation"] == "uint2"
 
 
+@pytest.mark.long
 def test_implementation_gives_a_bitstream(copied: Path) -> None:
     pipeline = Pipeline(tiny_recipe(), copied)
     summary = pipeline.build()

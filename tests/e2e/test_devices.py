@@ -16,6 +16,7 @@ from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import MapResult, SimulateResult
 
 
+@pytest.mark.long
 def test_two_devices_by_recipe(tmp_path: Path) -> None:
     budget = {"lut": 620, "ff": 2000, "dsp": 0, "bram": 4}
     hardware = {"target": "xc7z020", "devices": 2, "budget": budget, "target_fps": None}

@@ -41,6 +41,7 @@ def run_blocks(number: int, folder: Path) -> str:
     return run_program(folder / "program.py", folder, OMP_NUM_THREADS="1")
 
 
+@pytest.mark.long
 def test_the_page_on_ones_own_loop(tmp_path: Path) -> None:
     assert "all equal" in run_blocks(1, tmp_path)
     assert (tmp_path / "design" / "report" / "report.html").is_file()
@@ -70,6 +71,7 @@ def test_the_ways_to_a_bitstream_and_the_simulated_board(
     assert (tmp_path / "net" / "implement" / "design.bit").is_file()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_each_example(path: Path, tmp_path: Path) -> None:
     assert len(path.read_text().splitlines()) < 150

@@ -56,6 +56,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return recipe, folder, least
 
 
+@pytest.mark.long
 def test_rtl_equals_the_graph_and_the_trained_model(run: Any) -> None:
     recipe, folder, least = run
     work = Workspace(recipe)
@@ -69,6 +70,7 @@ def test_rtl_equals_the_graph_and_the_trained_model(run: Any) -> None:
     )
 
 
+@pytest.mark.long
 def test_what_the_hardware_takes_are_the_levels_of_the_data(run: Any) -> None:
     recipe, folder, _ = run
     data = Workspace(recipe).data
@@ -86,6 +88,7 @@ def test_what_the_hardware_takes_are_the_levels_of_the_data(run: Any) -> None:
     assert len(said["preparation"]["step"]) in (1, 30)
 
 
+@pytest.mark.long
 def test_the_page_shows_them(run: Any) -> None:
     recipe, folder, _ = run
     record = Report.model_validate_json((folder / "07-report" / "report.json").read_text())
@@ -94,6 +97,7 @@ def test_the_page_shows_them(run: Any) -> None:
     assert sum(map(sum, record.confusion)) == len(Workspace(recipe).data.test)
 
 
+@pytest.mark.long
 def test_the_other_verbs_take_them(
     run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,6 +66,7 @@ def _runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_level_gives_the_same_and_is_measured_with_its_error(
     name: str, runs: dict[str, Path]
@@ -86,6 +87,7 @@ def test_every_level_gives_the_same_and_is_measured_with_its_error(
         assert set(levels.files) == {"inputs", "scores"}  # nothing is ranked
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_report_shows_what_the_task_says(name: str, runs: dict[str, Path]) -> None:
     metric, _ = RECIPES[name]
@@ -109,6 +111,7 @@ def test_the_report_shows_what_the_task_says(name: str, runs: dict[str, Path]) -
     assert "Top-1" not in page and ("Accuracy" in page) is False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RECIPES)
 def test_diff_says_what_each_level_says(
     name: str, runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
