@@ -44,9 +44,10 @@ def _need(family: str) -> None:
         pytest.skip(f"no nextpnr-{family} works here")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("board", "target"), MOUNTED)
 def test_a_bitstream_for_every_board(tmp_path: Path, board: Board, target: Target) -> None:
-    """One of each family in the default tests; ECP5's is in test_build_flow."""
+    """One of each family; those of ice40 beside it are slow; ECP5's is in test_build_flow."""
     _need(target.family)
     options = ImplementOptions(board=board.name, clock_mhz=24.0)
     result = implement(DOTS, target, tmp_path, options)

@@ -62,6 +62,7 @@ def _placed_twice(_nextpnr: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nextpnr, "_FULL_COLUMNS", 0.0)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_placed_twice")
 def test_what_fills_its_columns_is_placed_twice(tmp_path: Path) -> None:
     result = implement(DOTS, ECP5, tmp_path / "placed", ImplementOptions(clock_mhz=25.0))

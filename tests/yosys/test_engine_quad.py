@@ -94,6 +94,7 @@ def _simulated(folder: Path, family: str, vectors: list[str]) -> Levels:
     return found - (found >> 16 << 17)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["xc7", "xcup"])
 def test_netlist_gives_the_products(tmp_path: Path, family: str) -> None:
     need(no_icarus())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.hw_networks import Net
 
 from bitwright.base.figures import Resources
@@ -32,6 +33,7 @@ def measured(mode: str, folder: Path) -> tuple[Resources, Resources]:
     return graph_resources(hardware, "ecp5"), made.resources
 
 
+@pytest.mark.long
 def test_readers_cost_what_the_model_says(tmp_path: Path) -> None:
     said_in, found_in = measured("internal_embedded", tmp_path)
     said_out, found_out = measured("external", tmp_path)

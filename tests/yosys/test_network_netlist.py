@@ -112,6 +112,7 @@ def _rams_as_predicted(folder: Path, graph: Graph, hardware: Graph) -> dict[str,
     return {name: cell["parameters"] for name, cell in cells.items() if cell["type"] == "DP16KD"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("style", ["distributed", "block"])
 def test_deep_memories_have_a_register_before_the_choice(tmp_path: Path, style: str) -> None:
     """2 100 words of weights in rows of LUTs or of block RAMs, and a vector of 300 words that is
@@ -155,6 +156,7 @@ def test_deep_buffers_have_a_register_before_the_choice(tmp_path: Path, style: s
     _equal(tmp_path, graph, hardware, (no_stalls(), random_stalls(0.5, 3)))
 
 
+@pytest.mark.long
 def test_registers_in_dsp_blocks_of_ultrascale_keep_the_integers(tmp_path: Path) -> None:
     """In DSP48E2 with the registers in front of it and behind it (`build/dsp_operands`,
     `build/dsp_registers`).
