@@ -209,3 +209,14 @@ def test_an_operation_that_it_cannot_replay_is_refused_before_anything_is_writte
     with pytest.raises(GraphError, match="conv0: conv_rounded has no form in the artefact"):
         export_artifact(graph, tmp_path / "net")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kernel_whose_sides_share_no_number_is_refused(tmp_path: Path) -> None:
+    b = GraphBuilder("wide", INTEGER)
+    x = b.input("x", TensorType((1, 1 << 16, 1), parse_format("uint1"), (1.0,), 0, 1))
+    weight = np.ones((1, 1, 1 << 16, 1), dtype=np.int64)
+    attrs = {"weight_format": "int2", "stride": (1, 1), "padding": (0, 0, 0, 0), "groups": 1,
+             "dilation": (1, 1)}  # fmt: skip
+    graph = b.finish(b.add("conv", (x,), name="c", attrs=attrs, params={"weight": weight}))
+    with pytest.raises(GraphError, match="c: a kernel of 1 x 65536; the artefact has at most"):
+        export_artifact(graph, tmp_path / "net")

@@ -124,6 +124,25 @@ def test_what_is_lost_with_the_server_is_done_again(tmp_path: Path) -> None:
     assert found[0].value != os.getpid()
 
 
+@pytest.mark.parametrize("forked", [False, True])
+def test_a_job_that_somebody_has_changed_is_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: bool
+) -> None:
+    """What it says names a function: whoever may exchange the file would run code."""
+    honest = Job.prepare
+
+    def exchanged(self: Job, threads: int) -> str:
+        asked = honest(self, threads)
+        place = self.folder / "job.json"
+        place.write_text(place.read_text().replace('"x": 3', '"x": 4'))
+        return asked
+
+    monkeypatch.setattr(Job, "prepare", exchanged)
+    monkeypatch.setattr(forks, "AVAILABLE", forked and forks.AVAILABLE)
+    (found,) = run_jobs([job(tmp_path, "one", "square", x=3)], workers=1)
+    assert found.failure is not None and "was changed since it was written" in found.failure.reason
+
+
 @pytest.mark.skipif(not forks.AVAILABLE, reason="jobs are new processes here")
 def test_a_job_that_was_given_up_before_it_began_does_not_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,16 +152,16 @@ def test_a_job_that_was_given_up_before_it_began_does_not_go_on(
     module = f"{CALLS}_slowly"
     one, other = Job("one", f"{module}:sleeps", {"seconds": 60}, tmp_path / "one"), tmp_path / "two"
     two = Job("two", f"{module}:sleeps", {"seconds": 0}, other)
-    for each in (one, two):
-        each.prepare(1)
+    asked = [each.prepare(1) for each in (one, two)]
     server = forks.Forks([module], environment(1))
 
     def stop(_: float) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        server.run(one.folder, stop)
-    assert server.run(two.folder, lambda _: None).returncode == 0 and two.finished() is not None
+        server.run(one.folder, asked[0], stop)
+    assert server.run(two.folder, asked[1], lambda _: None).returncode == 0
+    assert two.finished() is not None
     pid = one.folder / "pid"
     assert not pid.exists() or not alive(int(pid.read_text()))
     assert one.finished() is None

@@ -5,6 +5,8 @@ without end, or believed.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import io
 import json
 import math
@@ -23,14 +25,16 @@ from PIL import Image
 from bitwright.base import archives
 from bitwright.base.arrays import read_array, read_npy
 from bitwright.base.errors import BitwrightError, DataError, GraphError, RecipeError, RunError
-from bitwright.base.files import flush
+from bitwright.base.files import exclusive, flush
 from bitwright.base.folders import files_below, remove_folder
 from bitwright.base.made import is_own
 from bitwright.base.places import default_place
+from bitwright.base.source import _Kept
 from bitwright.base.store import Store
 from bitwright.build.implement import read_result
 from bitwright.data import cifar, folders
 from bitwright.data.decoding import Decoding
+from bitwright.data.files import download
 from bitwright.data.image_files import damaged_files
 from bitwright.data.listing import list_images
 from bitwright.explore.compare import _kind_of as kind_of_row
@@ -522,3 +526,49 @@ def test_nothing_is_made_in_another_users_folder(
         monkeypatch.setenv("SUDO_UID", "54321")
         with alone_in(tmp_path / "runs"):
             pass
+
+
+def test_what_a_lock_says_of_its_holder_is_short(tmp_path: Path) -> None:
+    lock = tmp_path / ".lock"
+    for content in (b"\xff\xfe\x1b[2J" * 100, b"x" * (1 << 24)):
+        lock.write_bytes(content)
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with pytest.raises(RunError, match="is in use by") as error, exclusive(lock):
+                pass
+        assert len(error.value.message) < 250 and "\x1b" not in error.value.message
+
+
+def test_what_others_say_of_sources_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path))
+    code = tmp_path / "a.py"
+    code.write_text("import json\n")
+    first = _Kept()
+    honest = first.of(code)
+    first.keep()
+    (kept,) = (tmp_path / "code").iterdir()
+    kept.write_text(kept.read_text().replace("json", "jsin"))
+    assert _Kept().of(code) != honest  # one's own is believed
+    kept.chmod(0o666)
+    assert _Kept().of(code) == honest
+    kept.chmod(0o644)
+    kept.parent.chmod(0o777)
+    assert _Kept().of(code) == honest
+    kept.parent.chmod(0o755)
+    kept.unlink()
+    os.mkfifo(kept)  # nobody waits for it
+    assert _Kept().of(code) == honest
+
+
+def test_a_kept_download_that_others_could_put_there_is_checked(tmp_path: Path) -> None:
+    kept = tmp_path / "shared" / "images.gz"
+    kept.parent.mkdir()
+    kept.write_bytes(b"pictures")
+    digest = hashlib.sha256(b"pictures").hexdigest()
+    assert download([], kept, "0" * 64) == kept  # one's own was checked when it came
+    kept.parent.chmod(0o777)
+    assert download([], kept, digest) == kept
+    with pytest.raises(DataError, match="others may have put it there"):
+        download([], kept, "0" * 64)

@@ -33,6 +33,7 @@ from bitwright.ir import (
 )
 from bitwright.ir import footprint as measure
 from bitwright.ir.executor import Executor
+from bitwright.ir.executor.layout import COp
 from bitwright.ir.footprint import checked_frames, frames_within, held_bytes, work
 
 SMALL = "uint4[2,2,1] * 0x1.0000000000000p+0 in [0,15]"
@@ -321,3 +322,21 @@ def test_the_smallest_integer_is_no_small_multiplier() -> None:
     params = {"multiplier": np.array([-(1 << 63)]), "offset": np.array([0])}
     with pytest.raises(GraphError, match="at most 63 fit"):
         builder.add("requant", (x,), attrs=attrs, params=params)
+
+
+@pytest.mark.parametrize("field", ["dilation", "stride"])
+@pytest.mark.parametrize("number", [2**26 + 1, 2**31 - 2, 2**31, 2**32, 2**63])
+def test_numbers_of_a_window_are_those_of_an_image(field: str, number: int) -> None:
+    """The executor's are of 32 bits: 2**31 - 2 read beyond its memory, 2**32 divided by nothing."""
+    attrs = {"weight_format": "int2", "stride": (1, 1), "padding": (3, 3, 3, 3), "groups": 2,
+             "dilation": (1, 1)} | {field: (number, number)}  # fmt: skip
+    b = GraphBuilder("g", INTEGER)
+    x = b.input("x", TensorType((4, 4, 2), parse_format("uint4"), (1.0,), 0, 15))
+    weight = np.ones((2, 1, 1, 1), dtype=np.int64)
+    with pytest.raises((GraphError, FormatError), match="at most|must be ints"):
+        b.add("conv", (x,), name="c", attrs=attrs, params={"weight": weight})
+
+
+def test_a_plan_takes_no_number_that_its_field_does_not_hold() -> None:
+    with pytest.raises(GraphError, match="sh = 4294967297 is no number of 32 bits"):
+        COp().sh = (1 << 32) + 1

@@ -161,3 +161,22 @@ def test_no_text_of_a_table_becomes_html_or_more_lines(tmp_path: Path) -> None:
     assert "<img" not in text and "<!--" not in text and "&lt;img" in text
     assert [line for line in text.splitlines() if line.startswith("#")] == ["# t", "## T"]
     assert "| <0.01 \\| <1 |" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("=cmd|'/C calc'!A0", "'=cmd|'/C calc'!A0"),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("+1+cmd", "'+1+cmd"),
+        ("-x", "'-x"),
+        ("-1.5e-3", "-1.5e-3"),
+        ("+7", "+7"),
+        ("-", "-"),
+        ("conv=1", "conv=1"),
+    ],
+)
+def test_a_strangers_name_is_no_formula_of_a_spreadsheet(name: str, written: str) -> None:
+    table = Table("t", (Column("layer", "layer"),), ({"layer": name},))
+    (row,) = csv.DictReader(io.StringIO(table.to_csv()))
+    assert row["layer"] == written

@@ -166,6 +166,16 @@ def check_owner(folder: Path) -> None:
         )
 
 
+def others_may_write(place: Path) -> str:
+    """Why what lies at a place of the cache may be another user's word, as a sentence; empty if it
+    is one's own or root's, and nobody else may change it or put another one there.
+
+    Raises:
+        OSError: there is nothing.
+    """
+    return others_above(place) or _open_to_others(place)
+
+
 def _is_ones_own(place: Path) -> bool:
     return place.lstat().st_uid in (os.geteuid(), 0)
 

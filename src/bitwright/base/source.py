@@ -26,13 +26,15 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from bitwright.base import source_text
-from bitwright.base.files import atomic_write, cache_dir
+from bitwright.base.files import atomic_write, cache_dir, regular_bytes
+from bitwright.base.folders import others_may_write
 from bitwright.base.source_text import DATA_FILES, Source, read_source
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _log = logging.getLogger(__name__)
 _KEPT = f"sources-{sys.version_info[0]}.{sys.version_info[1]}.json"
 _KEPT_AT_MOST = 4000
+_KEPT_BYTES = 1 << 26
 _INCLUDES = frozenset({".c", ".h", ".cpp", ".html", ".css", ".js"})
 _FILE_NAME = re.compile(rb"[\w-]+\.\w+")
 
@@ -291,7 +293,10 @@ class _Kept:
     @cached_property
     def _before(self) -> dict[str, Source]:
         try:
-            fields = json.loads((cache_dir("code") / _KEPT).read_text(encoding="utf-8"))
+            place = cache_dir("code") / _KEPT
+            if others_may_write(place):
+                return {}
+            fields = json.loads(regular_bytes(place, _KEPT_BYTES))
             if fields["reader"] != _reader():
                 return {}
             return {content: _from_json(entry) for content, entry in fields["sources"].items()}
@@ -318,7 +323,9 @@ class _Kept:
         try:
             sources = {content: asdict(source) for content, source in kept.items()}
             text = json.dumps({"reader": _reader(), "sources": sources})
-            atomic_write(cache_dir("code") / _KEPT, text)
+            place = cache_dir("code") / _KEPT
+            if not others_may_write(place.parent):
+                atomic_write(place, text)
         except OSError as error:
             _log.debug("%s cannot be kept: %s", _KEPT, error)
         self._before.update(self._sources)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, cache_dir
+from bitwright.base.folders import others_may_write
 from bitwright.base.progress import Progress, no_progress
 
 _CHUNK = 1 << 16
@@ -45,14 +46,18 @@ def download(
 
     Args:
         urls: mirrors, tried in this order.
-        target: where to keep it; returned at once when it is already there.
+        target: where to keep it; returned at once when it is already there and only this user
+            could put it there. What others could is checked again.
         sha256: of the content, after ``unpack`` if given.
         unpack: turns the file's bytes (and its name, for errors) into the bytes to check.
 
     Raises:
-        DataError: no mirror gave a file with this checksum, or it cannot be written.
+        DataError: no mirror gave a file with this checksum, or it cannot be written; or the one
+            that is there, where others may write, has another.
     """
     if target.is_file():
+        if reason := others_may_write(target):
+            _check_kept(target, sha256, unpack, reason)
         return target
     failures: list[str] = []
     for url in urls:
@@ -80,6 +85,19 @@ def download(
         hint="check the network, or put the files in a folder and name it with --data or "
         "BITWRIGHT_DATA",
     )
+
+
+def _check_kept(
+    target: Path, sha256: str, unpack: Callable[[bytes, str], bytes] | None, reason: str
+) -> None:
+    content = target.read_bytes()
+    digest = hashlib.sha256(unpack(content, target.name) if unpack else content).hexdigest()
+    if digest != sha256:
+        raise DataError(
+            f"its SHA-256 is {digest}, expected {sha256}; others may have put it there: {reason}",
+            where=str(target),
+            hint="remove it, or name a cache folder of your own with BITWRIGHT_CACHE",
+        )
 
 
 def _fetch(url: str, progress: Progress) -> bytes:

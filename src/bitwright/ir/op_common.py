@@ -45,9 +45,15 @@ def window_shape(
     """Output height and width of a sliding window; padding is (top, left, bottom, right).
 
     Raises:
-        GraphError: the window does not fit into the padded image.
+        GraphError: the window does not fit into the padded image, or a number of it is larger than
+            any image.
     """
     out: list[int] = []
+    # Strides of a single window, and dilations of a kernel of one, have no other bound.
+    need(
+        max(*stride, *dilation) <= MAX_FRAME,
+        f"{stride=} and {dilation=} are at most {MAX_FRAME}",
+    )
     for axis in range(2):
         span = dilation[axis] * (kernel[axis] - 1) + 1
         room = size[axis] + padding[axis] + padding[axis + 2] - span

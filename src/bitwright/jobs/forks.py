@@ -6,7 +6,7 @@ forks itself for each job; a fork runs what `bitwright.jobs.worker` runs, in a s
 Requests come on standard input, answers go to standard output, a JSON object a line each::
 
     python -m bitwright.jobs.forks MODULE ...
-    -> {"id": 1, "folder": FOLDER}      do this job
+    -> {"id": 1, "folder": FOLDER, "asked": HASH}      do this job
     -> {"id": 1, "signal": 15}          to it and what it has started, if it still runs
     <- {"id": 1, "returncode": 0}       it has ended; negative: the signal that ended it
 
@@ -66,10 +66,11 @@ class Forks:
         self._ended: dict[int, queue.SimpleQueue[int]] = {}
         self._numbers = itertools.count()
 
-    def run(self, folder: Path, tick: Callable[[float], None]) -> Completed:
+    def run(self, folder: Path, asked: str, tick: Callable[[float], None]) -> Completed:
         """Do the job that lies in a folder, to its end.
 
         Args:
+            asked: hash of what lies there, from `Job.prepare`.
             tick: called a few times a second with the seconds so far; if it raises, the job is
                 ended.
 
@@ -77,7 +78,7 @@ class Forks:
             ToolError: the server cannot be started.
         """
         start, number = time.monotonic(), next(self._numbers)
-        ended = self._begin(number, str(folder.resolve()))
+        ended = self._begin(number, str(folder.resolve()), asked)
         try:
             while True:
                 tick(time.monotonic() - start)
@@ -107,7 +108,7 @@ class Forks:
                 server.kill()
                 server.wait()
 
-    def _begin(self, number: int, folder: str) -> queue.SimpleQueue[int]:
+    def _begin(self, number: int, folder: str, asked: str) -> queue.SimpleQueue[int]:
         """Ask for a job; its return code comes."""
         ended: queue.SimpleQueue[int] = queue.SimpleQueue()
         with self._lock:
@@ -115,7 +116,7 @@ class Forks:
                 self._server = self._started()
             self._ended[number] = ended
             try:
-                self._ask({"id": number, "folder": folder})
+                self._ask({"id": number, "folder": folder, "asked": asked})
             except OSError:  # the server was killed just now, and so is the job
                 ended.put(-signal.SIGKILL)
         return ended
@@ -203,7 +204,7 @@ def main(modules: Sequence[str]) -> int:
                 if not pid:
                     for handle in (requests, answers, ended, wake):
                         os.close(handle)
-                    return _job(Path(asked["folder"]), server)
+                    return _job(Path(asked["folder"]), asked["asked"], server)
                 jobs[pid] = asked["id"]
     return 0
 
@@ -224,14 +225,14 @@ def _reap(jobs: dict[int, int], answers: int) -> None:
                 os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
-def _job(folder: Path, server: int) -> int:
+def _job(folder: Path, asked: str, server: int) -> int:
     """The fork: a process as if it had been started for this job alone."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
     for number in (1, 2):
         os.dup2(log, number)
     if log > 2:
         os.close(log)
-    return worker.main([str(folder), str(server)])
+    return worker.main([str(folder), str(server), asked])

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,7 +22,7 @@ from pydantic import TypeAdapter
 
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.files import atomic_write, parse_json, regular_bytes
-from bitwright.base.folders import check_no_links
+from bitwright.base.folders import check_no_links, check_owner
 from bitwright.base.records import is_of
 
 SCHEMA = 1
@@ -87,20 +88,28 @@ class Job:
         words = (failure.kind, failure.message, failure.where or "", failure.hint or "")
         return failure if all(isinstance(word, str) for word in words) else None
 
-    def prepare(self, threads: int) -> None:
+    def prepare(self, threads: int) -> str:
         """Make the folder and say in it what is to be done.
 
+        Returns:
+            Hash of what it says, by which the process that does it knows it again.
+
         Raises:
-            RunError: it cannot be written, or there is a link by which a job would write elsewhere.
+            RunError: it cannot be written, there is a link by which a job would write elsewhere,
+                or it is another user's.
         """
         fields = {"schema": SCHEMA, "name": self.name, **self.request, "threads": threads}
         try:
             check_no_links(self.folder.parent, self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)
             check_no_links(self.folder.parent, self.folder, below=True)
+            check_owner(self.folder.parent)
+            check_owner(self.folder)
             for name in (RESULT, FAILURE):
                 (self.folder / name).unlink(missing_ok=True)
-            atomic_write(self.folder / JOB, json.dumps(fields, indent=1) + "\n")
+            text = json.dumps(fields, indent=1) + "\n"
+            atomic_write(self.folder / JOB, text)
+            return hashlib.sha256(text.encode()).hexdigest()
         except OSError as error:
             raise RunError(
                 f"cannot be written: {error.strerror or error}",

@@ -63,9 +63,9 @@ def run_job(
     """
     start, number = time.monotonic(), 0
     for number in range(1, limits.retries + 2):
-        job.prepare(limits.threads)
+        asked = job.prepare(limits.threads)
         try:
-            ended = _ended(job, limits, _tick(limits, stop), forks)
+            ended = _ended(job, asked, limits, _tick(limits, stop), forks)
         except _TimeUp as error:
             return _failed(job, limits, JobFailure("TimeUp", str(error)), number, start)
         found = job.finished()
@@ -80,12 +80,12 @@ def run_job(
 
 
 def _ended(
-    job: Job, limits: Limits, tick: Callable[[float], None], forks: Forks | None
+    job: Job, asked: str, limits: Limits, tick: Callable[[float], None], forks: Forks | None
 ) -> Completed:
     if forks is not None:
-        return forks.run(job.folder, tick)
+        return forks.run(job.folder, asked, tick)
     return run_process(
-        python("-m", WORKER, str(job.folder.resolve()), str(os.getpid())),
+        python("-m", WORKER, str(job.folder.resolve()), str(os.getpid()), asked),
         cwd=Path.cwd(),
         log=job.folder / LOG,
         timeout=inf,

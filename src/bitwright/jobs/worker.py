@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of one job: ``python -m bitwright.jobs.worker FOLDER [PARENT]``.
+"""The process of one job: ``python -m bitwright.jobs.worker FOLDER PARENT ASKED``.
 
+ASKED is the hash of what ``job.json`` says: it names a function, so that nobody else may say it.
 It ends when the process that started it (its id is PARENT) is gone, so that nothing goes on unseen,
 and it holds a lock of its folder, so that a job which is redone never meets what is left of the
 first attempt.
@@ -8,6 +9,7 @@ first attempt.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -25,7 +27,7 @@ from types import FrameType
 from typing import Any
 
 from bitwright.base.errors import BitwrightError, RunError
-from bitwright.base.files import atomic_write, exclusive
+from bitwright.base.files import MOST_TEXT, atomic_write, exclusive, regular_bytes
 from bitwright.jobs.job import FAILURE, JOB, LOCK, RESULT, SCHEMA, TERMINATED, JobFailure
 
 _LOOK_S = 0.25
@@ -36,12 +38,11 @@ BUG = 70
 
 def main(arguments: list[str]) -> int:
     """Do the job that lies in a folder; gives the exit code."""
-    parent = int(arguments[1]) if len(arguments) > 1 else os.getppid()
+    folder, parent, hashed = Path(arguments[0]), int(arguments[1]), arguments[2]
     signal.signal(signal.SIGTERM, _terminated)
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
-    folder = Path(arguments[0])
     try:
-        asked = json.loads((folder / JOB).read_text(encoding="utf-8"))
+        asked = _asked(folder / JOB, hashed)
         with exclusive(folder / LOCK, wait_s=_LOCK_S):  # an earlier attempt may still be ending
             _do(folder, asked)
     except BitwrightError as error:
@@ -54,6 +55,22 @@ def main(arguments: list[str]) -> int:
         _leave(folder, JobFailure("Bug", reason, hint="the traceback is in the job's log"))
         return BUG
     return 0
+
+
+def _asked(path: Path, hashed: str) -> dict[str, Any]:
+    """What is to be done.
+
+    Raises:
+        RunError: it is not what the parent has written.
+    """
+    text = regular_bytes(path, MOST_TEXT)
+    if hashlib.sha256(text).hexdigest() != hashed:
+        raise RunError(
+            "was changed since it was written, so it is not done",
+            where=str(path),
+            hint="work in a folder that nobody else may write into",
+        )
+    return dict(json.loads(text))
 
 
 def function_of(call: str) -> Callable[[Mapping[str, Any], Path], Any]:

@@ -19,6 +19,7 @@ from typing import Any
 from bitwright.base.figures import Measured, number
 
 _DASH = "-"
+_FORMULA = re.compile(r"[=@\t\r]|[+-](?![\d.]*(e[+-]?\d+)?$)", re.IGNORECASE)
 #: What begins a tag, a comment or an instruction of HTML; a number may be ``<0.01``.
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
@@ -208,6 +209,9 @@ def value_from_json(value: Any) -> Value:
 
 
 def _plain(value: str | float | bool | None) -> str | int | float:
+    """As CSV has it. A stranger's name is no formula of a spreadsheet."""
+    if isinstance(value, str) and _FORMULA.match(value):
+        return f"'{value}"
     return "" if value is None else int(value) if isinstance(value, bool) else value
 
 

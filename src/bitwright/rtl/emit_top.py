@@ -242,6 +242,7 @@ def _instance(top: Top, name: str) -> list[str]:
         pins.append(weight_pins(top.weight_streams[name]))
     text = instance_lines(instance.module, top.instance_names[name], pins, values)
     origin = f" ({block.node.source})" if block.node.source else ""
+    # No name stands first: Verilator and synthesis take comments that begin with theirs for orders.
     given = ", ".join(type_words(kind) for kind in block.input_types)
     shapes = f"{given} -> {type_words(block.output_type)}"
-    return [f"  // {name}{origin}: {shapes}", *text]
+    return [f"  // block {name}{origin}: {shapes}", *text]

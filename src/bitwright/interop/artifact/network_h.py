@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from math import prod
 from zlib import crc32
 
+from bitwright.base.errors import GraphError
 from bitwright.interop.artifact.packing import Packed
 from bitwright.ir import Graph, Node
 from bitwright.ir.placement import first_fit
@@ -20,6 +21,7 @@ _PARAMS = {
     "requant_float": ("multiplier", "offset"),
     "lookup": ("table", ""),
 }
+_MOST_SIDE = (1 << 15) - 1  # of a kernel: both sides share a number
 _LISTS = ("kernel", "stride", "padding", "dilation", "factor", "multipliers")
 _REQUANT, _POOL = ("shift", "rounding", "lo", "hi"), ("kernel", "stride", "padding")
 _ATTRIBUTES = {
@@ -66,6 +68,11 @@ def _attributes(node: Node) -> list[int]:
             numbers += node.ints(name) if name in _LISTS else [node.integer(name)]
     if node.op == "conv":
         height, width = node.params["weight"].shape[1:3]
+        if max(height, width) > _MOST_SIDE:
+            raise GraphError(
+                f"a kernel of {height} x {width}; the artefact has at most {_MOST_SIDE} in each",
+                where=node.name,
+            )
         numbers.append(height * 65536 + width)
     return numbers or [0]
 

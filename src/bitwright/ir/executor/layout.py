@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from ctypes import POINTER, Structure, c_int32, c_int64, c_void_p
 from enum import IntEnum
+from typing import Any
 
+from bitwright.base.errors import GraphError
 from bitwright.ir.types import TensorType
 
 PAD_ROWS = 128
@@ -116,6 +118,15 @@ class COp(Structure):
         ("padded", c_int64),
         *((name, c_void_p) for name in _POINTERS),
     )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Numbers are those of the plan: ctypes would keep the low bits of larger ones."""
+        if name in _OF_32_BITS and not -(1 << 31) <= value < 1 << 31:
+            raise GraphError(f"{name} = {value} is no number of 32 bits", where="executor's plan")
+        super().__setattr__(name, value)
+
+
+_OF_32_BITS = frozenset(field[0] for field in COp._fields_ if field[1] is c_int32)
 
 
 class CPlan(Structure):

@@ -184,7 +184,8 @@ class Design:
             make: fills a folder.
 
         Raises:
-            RunError: the folder's lock is no file of its own, or the folder is another user's.
+            RunError: the folder's lock is no file of its own, the folder is another user's, or
+                somebody has put something in the step's place meanwhile.
         """
         with self.alone():
             if (place := self.done(name, facts)) is not None:
@@ -200,7 +201,14 @@ class Design:
                 raise
             atomic_write(partial / _KEY, json.dumps(self._key(name, facts)) + "\n")
             _clear(place)
-            partial.rename(place)
+            try:
+                partial.rename(place)
+            except OSError as error:
+                raise RunError(
+                    f"cannot take the place of what is there ({error.strerror or error})",
+                    where=str(place),
+                    hint="does another program write into the folder? Call it again",
+                ) from error
             remember(place, self._key(name, facts))
             return place
 
