@@ -69,6 +69,7 @@ def _folder() -> Path:
     return Path(global_worker.node.get_session_dir_path()).parents[1]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ray")
 def test_nobody_else_enters_the_folder_of_a_cluster() -> None:
     """Ray's own, in /tmp/ray, had sockets that anybody could put others in the place of."""
