@@ -333,7 +333,7 @@ def test_numbers_of_a_window_are_those_of_an_image(field: str, number: int) -> N
     b = GraphBuilder("g", INTEGER)
     x = b.input("x", TensorType((4, 4, 2), parse_format("uint4"), (1.0,), 0, 15))
     weight = np.ones((2, 1, 1, 1), dtype=np.int64)
-    with pytest.raises((GraphError, FormatError), match="at most|must be ints"):
+    with pytest.raises((GraphError, FormatError), match=r"at most|must be ints"):
         b.add("conv", (x,), name="c", attrs=attrs, params={"weight": weight})
 
 
