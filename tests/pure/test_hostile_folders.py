@@ -510,6 +510,7 @@ def test_of_another_users_file_neither_himself_nor_his_rights_come_along(
         assert stat.S_IMODE(mine.stat().st_mode) == 0o755
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
 def test_nothing_is_made_in_another_users_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -517,15 +518,27 @@ def test_nothing_is_made_in_another_users_folder(
     monkeypatch.chdir(tmp_path)
     assert default_place(Path("runs/digits"), "--run-dir") == Path("runs/digits")
     _given_to_another(tmp_path / "runs", monkeypatch)
+    (tmp_path / "runs").chmod(0o755)
     with pytest.raises(RunError, match="another user's"):
         default_place(Path("runs/digits"), "--run-dir")
     with pytest.raises(RunError, match="another user's"), alone_in(tmp_path / "runs"):
         pass
     assert not any((tmp_path / "runs" / "digits").iterdir())
-    if os.geteuid() == 0:  # sudo, in a folder of who called it
-        monkeypatch.setenv("SUDO_UID", "54321")
-        with alone_in(tmp_path / "runs"):
-            pass
+    with pytest.raises(RunError, match="another user's"):
+        Job("one", "m:f", {}, tmp_path / "runs" / "one").prepare(1)
+    assert not (tmp_path / "runs" / "one").exists()
+    monkeypatch.setenv("SUDO_UID", "54321")  # sudo, in a folder of who called it
+    with alone_in(tmp_path / "runs"):
+        pass
+    monkeypatch.delenv("SUDO_UID")
+    monkeypatch.chdir(tmp_path / "runs")  # as in a container: all that lies there is his
+    with alone_in(tmp_path / "runs"):
+        pass
+    monkeypatch.chdir(tmp_path)
+    os.chown(tmp_path / "runs", 54_321, os.getegid())
+    (tmp_path / "runs").chmod(0o2775)  # a group's
+    with alone_in(tmp_path / "runs"):
+        pass
 
 
 def test_what_a_lock_says_of_its_holder_is_short(tmp_path: Path) -> None:

@@ -151,18 +151,25 @@ def others_above(folder: Path) -> str:
 def check_owner(folder: Path) -> None:
     """Refuse to work in another user's folder: he may put another file there between a look at one
     and its use. Root's are as good as one's own; for root, those of who has called ``sudo``, too.
+    So are those of a group that one is in, if the group may write there, and those of whoever owns
+    the current folder, who could exchange them anyway (root in a container, a mounted disk).
 
     Raises:
         RunError: it is one.
         OSError: it cannot be looked at.
     """
-    owner = folder.stat().st_uid
-    caller = os.environ.get("SUDO_UID", "") if os.geteuid() == 0 else ""
-    if owner not in (os.geteuid(), 0) and str(owner) != caller:
+    found = folder.stat()
+    trusted = {os.geteuid(), 0, Path.cwd().stat().st_uid}
+    if os.geteuid() == 0 and (caller := os.environ.get("SUDO_UID", "")).isdecimal():
+        trusted.add(int(caller))
+    shared = found.st_mode & stat.S_IWGRP and found.st_gid in {os.getegid(), *os.getgroups()}
+    if found.st_uid not in trusted and not shared:
         raise RunError(
-            f"is another user's (number {owner}): what is made and run in it he could exchange",
+            f"is another user's (number {found.st_uid}): what is made and run in it he could "
+            "exchange",
             where=str(folder),
-            hint="copy it into a folder of your own (cp -r)",
+            hint="copy it into a folder of your own (cp -r); if you trust him, call Bitwright from "
+            "a folder that is his",
         )
 
 

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bitwright.base.errors import DataError
-from bitwright.base.files import atomic_write, cache_dir
+from bitwright.base.files import atomic_write, cache_dir, regular_bytes
 from bitwright.base.folders import others_may_write
 from bitwright.base.progress import Progress, no_progress
 
 _CHUNK = 1 << 16
 _TIMEOUT_S = 30
+_MOST_KEPT = 1 << 30
 
 
 def cache_path(kind: str, name: str) -> Path:
@@ -90,7 +91,7 @@ def download(
 def _check_kept(
     target: Path, sha256: str, unpack: Callable[[bytes, str], bytes] | None, reason: str
 ) -> None:
-    content = target.read_bytes()
+    content = regular_bytes(target, _MOST_KEPT)
     digest = hashlib.sha256(unpack(content, target.name) if unpack else content).hexdigest()
     if digest != sha256:
         raise DataError(

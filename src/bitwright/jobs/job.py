@@ -101,10 +101,11 @@ class Job:
         fields = {"schema": SCHEMA, "name": self.name, **self.request, "threads": threads}
         try:
             check_no_links(self.folder.parent, self.folder)
+            for place in (self.folder.parent, self.folder):
+                if place.exists():
+                    check_owner(place)
             self.folder.mkdir(parents=True, exist_ok=True)
             check_no_links(self.folder.parent, self.folder, below=True)
-            check_owner(self.folder.parent)
-            check_owner(self.folder)
             for name in (RESULT, FAILURE):
                 (self.folder / name).unlink(missing_ok=True)
             text = json.dumps(fields, indent=1) + "\n"
