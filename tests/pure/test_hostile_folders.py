@@ -523,6 +523,7 @@ def test_nothing_is_made_in_another_users_folder(
         default_place(Path("runs/digits"), "--run-dir")
     with pytest.raises(RunError, match="another user's"), alone_in(tmp_path / "runs"):
         pass
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["digits"]
     assert not any((tmp_path / "runs" / "digits").iterdir())
     with pytest.raises(RunError, match="another user's"):
         Job("one", "m:f", {}, tmp_path / "runs" / "one").prepare(1)

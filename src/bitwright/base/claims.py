@@ -41,6 +41,8 @@ def claimed(*places: Path, force: bool = False) -> Iterator[None]:
                     where=str(place),
                     hint="wait for that command, or name another place",
                 ) from error
+            except OSError:  # a cache that cannot be written: likewise
+                break
         for place in places:
             check_free(place, force=force)
         yield

@@ -32,7 +32,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import TypeAdapter
 
@@ -49,7 +49,6 @@ from bitwright.base.files import (
 )
 from bitwright.base.folders import check_no_links, entries_below, others_above, remove_folder
 from bitwright.base.records import is_of
-from bitwright.base.regular import open_regular
 
 _log = logging.getLogger(__name__)
 
@@ -461,21 +460,42 @@ def _copy(source: Path, target: Path, link: bool) -> None:
     the content comes, whether it can be run, and nothing else: neither he himself, who could change
     it later, nor the rights that he gave it.
     """
-    found = source.lstat()
-    if stat.S_ISLNK(found.st_mode):
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(source))
     target.parent.mkdir(parents=True, exist_ok=True)
-    if link and found.st_uid == os.geteuid():
-        try:
-            os.link(source, target)
+    with _unlinked(source) as content:
+        found = os.fstat(content.fileno())
+        own = found.st_uid == os.geteuid()
+        if own and link and _linked(source, target, found):
             return
-        except (FileNotFoundError, FileExistsError):
-            raise
-        except OSError:  # another disk, or a file system without links
-            pass
-    with open_regular(source) as content, target.open("xb") as copy:
-        shutil.copyfileobj(content, copy)
-        if found.st_mode & stat.S_IXUSR:
-            mode = stat.S_IMODE(os.fstat(copy.fileno()).st_mode)
-            os.fchmod(copy.fileno(), mode | (mode & 0o444) >> 2)
+        with target.open("xb") as copy:
+            shutil.copyfileobj(content, copy)
+            given = stat.S_IMODE(os.fstat(copy.fileno()).st_mode)
+            runs = (given & 0o444) >> 2 if found.st_mode & stat.S_IXUSR else 0
+            os.fchmod(copy.fileno(), found.st_mode & 0o777 if own else given | runs)
     os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _unlinked(source: Path) -> BinaryIO:
+    """The file itself, opened; errors as `open_regular`, and ``ELOOP`` where a link stands."""
+
+    def opener(path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+    content = open(source, "rb", opener=opener)
+    if stat.S_ISREG(os.fstat(content.fileno()).st_mode):
+        return content
+    content.close()
+    raise OSError(errno.EINVAL, "it is no regular file", str(source))
+
+
+def _linked(source: Path, target: Path, found: os.stat_result) -> bool:
+    """Whether the target is one file with the source now, and not with what came in its place."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError:  # another disk, or a file system without links
+        return False
+    if os.path.samestat(target.lstat(), found):
+        return True
+    target.unlink()
+    return False

@@ -167,7 +167,7 @@ class Table:
             head += [column.key, f"{column.key}_error"] if column.key in measured else [column.key]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(head)
+        writer.writerow(map(_plain, head))
         for row in self.rows:
             line: list[Any] = []
             for column in self.columns:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bitwright.cli import formats
-from bitwright.cli.options import Json, out_place
+from bitwright.cli.options import Json, held_place
 from bitwright.cli.output import Output
 
 
@@ -55,19 +55,20 @@ def matrix(
     output = Output(json)
     entries = None if sweep is None else parse_entries(sweep)
     path = find_recipe(recipe)
-    request = MatrixRequest(
-        load_matrix(path),
-        path.parent,
-        out_place(out, "faces"),
-        data=data,
-        weights=weights,
-        only=tuple(split_names(only)),
-        halves=parse_halves(half),
-    )
-    if entries is None:
-        written = run_matrix(request, output.say)
-    else:
-        written = run_sweep(request, entries, tell=output.say)
+    with held_place(out, "faces") as place:
+        request = MatrixRequest(
+            load_matrix(path),
+            path.parent,
+            place,
+            data=data,
+            weights=weights,
+            only=tuple(split_names(only)),
+            halves=parse_halves(half),
+        )
+        if entries is None:
+            written = run_matrix(request, output.say)
+        else:
+            written = run_sweep(request, entries, tell=output.say)
     if json:
         output.value({kind: str(place) for kind, place in written.items()})
         return
