@@ -109,6 +109,7 @@ def test_icarus_reads_every_point(points: tuple[Path, list[str]]) -> None:
     _icarus(*points, ["wrap"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [[], [CHECKS]], ids=["plain", "checks"])
 def test_an_older_verilator_reads_every_module(flags: list[str]) -> None:
     """Debian's, which many have; the others of this folder use the newest."""

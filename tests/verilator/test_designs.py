@@ -112,6 +112,7 @@ def test_verbs_on_a_folder_of_ones_own(
     assert "hardware.fil" in error["where"] and "fill" in error["message"]
 
 
+@pytest.mark.long
 def test_a_bitstream_and_the_simulated_board(
     built: bitwright.BuiltModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
