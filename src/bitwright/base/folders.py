@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from bitwright.base.errors import RunError
@@ -159,7 +160,9 @@ def check_owner(folder: Path) -> None:
         OSError: it cannot be looked at.
     """
     found = folder.stat()
-    trusted = {os.geteuid(), 0, Path.cwd().stat().st_uid}
+    trusted = {os.geteuid(), 0}
+    with suppress(FileNotFoundError):  # the current folder was removed
+        trusted.add(Path.cwd().stat().st_uid)
     if os.geteuid() == 0 and (caller := os.environ.get("SUDO_UID", "")).isdecimal():
         trusted.add(int(caller))
     shared = found.st_mode & stat.S_IWGRP and found.st_gid in {os.getegid(), *os.getgroups()}

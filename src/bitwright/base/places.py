@@ -4,10 +4,10 @@ user's own.
 
 Who stands in the folder of a stranger and says ``bitwright build digits`` does not say that he
 trusts the ``runs/digits`` that lies there, nor that he wants to write where it leads. So such a
-place has no link and no other user's folder on the way to it, and what is in it counts only if this
-user has made it there: its mark, a number that was drawn when it was made, is noted in the user's
-cache (`base.noted`) together with where it lies. Whoever has moved a folder, got it from somebody
-else, or emptied the cache, names it.
+place has no link and no other user's folder on the way to it (but for who owns the current folder,
+see `check_owner`), and what is in it counts only if this user has made it there: its mark, a number
+that was drawn when it was made, is noted in the user's cache (`base.noted`) together with where it
+lies. Whoever has moved a folder, got it from somebody else, or emptied the cache, names it.
 """
 
 from __future__ import annotations
