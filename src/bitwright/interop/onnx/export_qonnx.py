@@ -14,9 +14,10 @@ Before the file is put in its place it is read back, executed by QONNX and compa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,9 @@ from bitwright.interop.onnx.writer.writer import (
 from bitwright.ir import Graph, IntArray, random_feeds
 from bitwright.ir.footprint import frames_within
 from bitwright.lower.ranges import analyse
+
+#: Nodes that QONNX runs as one model; its time grows with the square of them.
+_PIECE = 64
 
 
 @dataclass(frozen=True)
@@ -97,16 +101,20 @@ def run_qonnx(
 
     wrapped = ModelWrapper(model)
     batch = wrapped.get_tensor_shape(graph.inputs[0])[0]
+    pieces = [(ModelWrapper(piece), made) for piece, made in _pieces(wrapped.model)]
     names = [*graph.types] if edges else [*graph.outputs]
     parts: dict[str, list[IntArray]] = {name: [] for name in names}
     frames = len(feeds[graph.inputs[0]])
     for start in range(0, frames, batch):
-        inputs = {
+        values = {
             edge: to_nchw(feeds[edge][start : start + batch]).astype(np.float32)
             for edge in graph.inputs
         }
         try:
-            values = execute_onnx(wrapped, inputs, return_full_exec_context=True)
+            for piece, made in pieces:
+                inputs = {tensor.name: values[tensor.name] for tensor in piece.graph.input}
+                found = execute_onnx(piece, inputs, return_full_exec_context=True)
+                values |= {name: found[name] for name in made}
         except Exception as error:  # ONNX Runtime's own, which have no base but this
             reason = str(error).strip().partition("\n")[0]
             raise ToolError(f"QONNX cannot run it: {reason}", where=graph.name) from error
@@ -117,6 +125,35 @@ def run_qonnx(
                 raise MismatchError("QONNX gives values that are no integers", where=name)
             parts[name].append(whole)
     return {name: np.concatenate(found) for name, found in parts.items()}
+
+
+def _pieces(model: Any) -> Iterator[tuple[Any, list[str]]]:
+    """A model as several, one behind the other, and what each of them makes: QONNX looks through
+    all nodes and tensors of a model for each of its nodes.
+    """
+    from onnx import ModelProto
+
+    whole = model.graph
+    kinds = {kind.name: kind for kind in (*whole.value_info, *whole.output, *whole.input)}
+    held = {tensor.name: tensor for tensor in whole.initializer}
+    notes = {note.tensor_name: note for note in whole.quantization_annotation}
+    for start in range(0, len(whole.node), _PIECE):
+        nodes = whole.node[start : start + _PIECE]
+        made = [name for node in nodes for name in node.output if name]
+        here = set(made)
+        read = dict.fromkeys(name for node in nodes for name in node.input if name)
+        piece = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+        part = piece.graph
+        part.name = whole.name
+        part.node.extend(nodes)
+        part.initializer.extend(held[name] for name in read if name in held)
+        before = [name for name in read if name not in held and name not in here]
+        part.input.extend(kinds[name] for name in before)
+        part.output.extend(kinds[name] for name in made)
+        part.quantization_annotation.extend(
+            notes[name] for name in dict.fromkeys((*read, *made)) if name in notes
+        )
+        yield piece, made
 
 
 def _compare(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> int:
