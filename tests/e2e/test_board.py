@@ -49,6 +49,7 @@ def test_a_run_on_a_bad_line_equals_its_graph(built: Path) -> None:
     assert 0 < result.line_rate < result.core_rate
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_board")
 def test_a_board_that_hosts_of_ones_own_talk_to(built: Path, tmp_path: Path) -> None:
     """`board serve`: the C host that it writes and a session in Python give the graph's scores."""

@@ -52,6 +52,7 @@ def _folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "model", [SMALL, pytest.param(SKYNET, marks=pytest.mark.slow)], ids=["small", "skynet"]
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from tests.hw_networks import random_folding
 from torch import nn
@@ -21,6 +22,7 @@ from bitwright.sim import Simulator, no_stalls, random_stalls
 FRAMES = 6
 
 
+@pytest.mark.long
 def test_zero_points_in_hardware(tmp_path: Path) -> None:
     torch.manual_seed(3)
     net = nn.Sequential(

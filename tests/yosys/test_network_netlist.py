@@ -179,6 +179,7 @@ def test_registers_in_dsp_blocks_of_ultrascale_keep_the_integers(tmp_path: Path)
     _equal(tmp_path, graph, hardware, (no_stalls(), random_stalls(0.5, 3)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kinds", [("uint4", "int4n"), ("int8", "int8"), ("uint2", "int2n")], ids="-".join
 )
