@@ -3,11 +3,14 @@
 
     python benchmarks/distillation_cifar.py --runs RUNS --seeds 0 1
     python benchmarks/distillation_cifar.py --runs RUNS --seeds 0 --arms qkd --no-page  # only one
+    python benchmarks/distillation_cifar.py --runs OTHER --seeds 0 1 --arms qkd --no-page --set ...
+    python benchmarks/distillation_cifar.py --runs RUNS --seeds 0 1 --variant 'no teacher=OTHER'
 
 The arms are those of `bitwright study`, over seeds of the phases alone: the float networks come
 with the package and are the same for all seeds, which change the order of images and their
 augmentation. Arms may be trained by several processes side by side (second line); an interrupted
-one goes on, and arms that begin alike share the beginning. Networks in few bits are measured as
+one goes on, and arms that begin alike share the beginning. A variant is the arm `qkd` with other
+settings (third line), shown in a table of its own (fourth). Networks in few bits are measured as
 integers. Differences are paired: the same images, seeds averaged. Test images are used once an arm,
 for no choice.
 
@@ -174,15 +177,32 @@ def arm_row(folders: Sequence[Path], arm: str) -> dict[str, Any]:
 
 def pair_row(folders: Sequence[Path], better: str, worse: str) -> dict[str, Any]:
     """The paired difference, with the errors that images and seeds give it, in points."""
-    apart = 100 * (classified_correctly(folders, better) - classified_correctly(folders, worse))
+    right = classified_correctly(folders, better), classified_correctly(folders, worse)
+    return {"better": better, "worse": worse, **difference(*right)}
+
+
+def difference(better: Shares, worse: Shares) -> dict[str, Any]:
+    """Of accuracies on the same images and seeds."""
+    apart = 100 * (better - worse)
     seeds = apart.mean(axis=1)
     return {
-        "better": better,
-        "worse": worse,
         "difference": float(apart.mean()),
         "seeds": seeds.tolist(),
         "error_seeds": mean_of(seeds).error,
         "error_images": mean_of(apart.mean(axis=0)).error,
+    }
+
+
+def variant_row(chosen: argparse.Namespace, name: str, runs: Path) -> dict[str, Any]:
+    """The arm `qkd` with other settings, and its difference to self-study of as many epochs."""
+    there = [s for s in chosen.seeds if (runs / f"seed{s}" / QKD / "result.json").is_file()]
+    folders = [runs / f"seed{seed}" for seed in there]
+    equal = classified_correctly([chosen.runs / f"seed{seed}" for seed in there], SS_EQUAL)
+    return {
+        **arm_row(folders, QKD),
+        "arm": name,
+        "seeds": there,
+        "against": difference(classified_correctly(folders, QKD), equal),
     }
 
 
@@ -222,6 +242,22 @@ def page(content: dict[str, Any]) -> str:
             f"| {row['better']} - {row['worse']} | {row['difference']:+.2f} | "
             f"{row['error_images']:.2f} | {optional(row['error_seeds'])} | {each} |"
         )
+    if content["variants"]:
+        lines += [
+            f"\nThe arm `{QKD}` with other settings, against `{SS_EQUAL}` of the same seeds:\n",
+            "| | test accuracy, % | by seed | difference | +- seeds | by seed |",
+            "|---|---:|---|---:|---:|---|",
+        ]
+    for row in content["variants"]:
+        against = row["against"]
+        each, apart = (
+            ", ".join(f"{value:{form}}" for value in values)
+            for form, values in ((".2f", row["test"]), ("+.2f", against["seeds"]))
+        )
+        lines.append(
+            f"| {row['arm']} | {row['mean']:.2f} | {each} | {against['difference']:+.2f} | "
+            f"{optional(against['error_seeds'])} | {apart} |"
+        )
     return "\n".join(lines) + "\n" + NOTES
 
 
@@ -238,6 +274,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--set", action="append", default=[], help="change the recipe: a.b=value")
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--variant", action="append", default=[], help="NAME=RUNS, see above")
     parser.add_argument("--no-page", action="store_true", help="train and measure only")
     chosen = parser.parse_args()
     folders = [chosen.runs / f"seed{seed}" for seed in chosen.seeds]
@@ -269,6 +306,10 @@ def write_page(
         else None,
         "rows": [arm_row(folders, arm) for arm in arms],
         "pairs": [pair_row(folders, *pair) for pair in PAIRS if set(pair) <= set(arms)],
+        "variants": [
+            variant_row(chosen, name, Path(runs))
+            for name, _, runs in (each.partition("=") for each in chosen.variant)
+        ],
         "resolved": load_recipe(chosen.recipe, chosen.set).resolved(),
     }
     atomic_write(RESULTS / "distillation_cifar.json", json.dumps(content, indent=1) + "\n")

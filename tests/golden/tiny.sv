@@ -60,7 +60,7 @@ module tiny (
     .frame_error_o(frame_error[0])
   );
 
-  // block conv_pad: uint2[4,4,1] -> uint2[6,6,1]
+  // conv_pad: uint2[4,4,1] -> uint2[6,6,1]
   stream_pad #(
     .Height(4),
     .Cols(4),
@@ -77,7 +77,7 @@ module tiny (
     .out_valid_o(conv_pad_valid), .out_ready_i(conv_pad_ready), .out_data_o(conv_pad_data)
   );
 
-  // block conv_window: uint2[6,6,1] -> uint2[4,4,9]
+  // conv_window: uint2[6,6,1] -> uint2[4,4,9]
   stream_window #(
     .Height(6),
     .Cols(6),
@@ -97,7 +97,7 @@ module tiny (
     .out_valid_o(conv_window_valid), .out_ready_i(conv_window_ready), .out_data_o(conv_window_data)
   );
 
-  // block conv_dwc: uint2[4,4,9] -> uint2[4,4,9]
+  // conv_dwc: uint2[4,4,9] -> uint2[4,4,9]
   stream_dwc #(
     .InWidth(2),
     .OutWidth(6)
@@ -107,7 +107,7 @@ module tiny (
     .out_valid_o(conv_dwc_valid), .out_ready_i(conv_dwc_ready), .out_data_o(conv_dwc_data)
   );
 
-  // block conv: uint2[4,4,9] -> int5[4,4,2]
+  // conv: uint2[4,4,9] -> int5[4,4,2]
   matvec #(
     .MW(9),
     .MH(2),
@@ -131,7 +131,7 @@ module tiny (
     .out_valid_o(conv_valid), .out_ready_i(conv_ready), .out_data_o(conv_data)
   );
 
-  // block act: int5[4,4,2] -> uint2[4,4,2]
+  // act: int5[4,4,2] -> uint2[4,4,2]
   threshold #(
     .Channels(2),
     .PE(1),
@@ -151,7 +151,7 @@ module tiny (
     .out_valid_o(act_valid), .out_ready_i(act_ready), .out_data_o(act_data)
   );
 
-  // block pool_window: uint2[4,4,2] -> uint2[2,2,8]
+  // pool_window: uint2[4,4,2] -> uint2[2,2,8]
   stream_window #(
     .Height(4),
     .Cols(4),
@@ -171,7 +171,7 @@ module tiny (
     .out_valid_o(pool_window_valid), .out_ready_i(pool_window_ready), .out_data_o(pool_window_data)
   );
 
-  // block pool: uint2[2,2,8] -> uint2[2,2,2]
+  // pool: uint2[2,2,8] -> uint2[2,2,2]
   pool_max #(
     .Window(4),
     .Fold(2),
@@ -185,7 +185,7 @@ module tiny (
     .out_valid_o(pool_valid), .out_ready_i(pool_ready), .out_data_o(pool_data)
   );
 
-  // block scores_dwc: uint2[8] -> uint2[8]
+  // scores_dwc: uint2[8] -> uint2[8]
   stream_dwc #(
     .InWidth(2),
     .OutWidth(4)
@@ -195,7 +195,7 @@ module tiny (
     .out_valid_o(scores_dwc_valid), .out_ready_i(scores_dwc_ready), .out_data_o(scores_dwc_data)
   );
 
-  // block scores: uint2[8] -> int6[3]
+  // scores: uint2[8] -> int6[3]
   matvec #(
     .MW(8),
     .MH(3),
@@ -220,7 +220,7 @@ module tiny (
     .out_valid_o(scores_all_valid), .out_ready_i(scores_all_ready), .out_data_o(scores_all_data)
   );
 
-  // block scores_fork: int6[3] -> int6[3]
+  // scores_fork: int6[3] -> int6[3]
   stream_fork #(
     .Width(18)
   ) i_scores_fork (
@@ -230,7 +230,7 @@ module tiny (
     .out1_valid_o(scores_1_valid), .out1_ready_i(scores_1_ready), .out1_data_o(scores_1_data)
   );
 
-  // block label: int6[3] -> int2[1]
+  // label: int6[3] -> int2[1]
   top_k #(
     .Classes(3),
     .K(1),

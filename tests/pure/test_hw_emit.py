@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from tests.hw_networks import Net, digits_like, mapped_networks, tiny
 
 from bitwright.base.errors import MismatchError
+from bitwright.formats import parse_format
 from bitwright.hw import Folding, NodeFolding, analyse, map_graph
 from bitwright.hw.blocks import MatVec
 from bitwright.hw.names import identifier, identifiers
-from bitwright.ir import Graph
+from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType
 from bitwright.rtl import library_files, needed_modules
 from bitwright.rtl.emit import check_memories, emit
 
@@ -152,3 +153,17 @@ def test_a_network_named_like_a_module_or_keyword(tmp_path: Path) -> None:
         graph = Net((4,), "uint2", "int2n", name=name).dense(2, name="scores").finish()
         table = json.loads(emit(map_graph(graph), tmp_path / name).read_text())
         assert table["top"] == top
+
+
+@pytest.mark.parametrize("name", ["verilator", "Synopsys_x", "conv"])
+def test_no_comment_begins_with_a_word_that_tools_obey(tmp_path: Path, name: str) -> None:
+    """Verilator 5.006 takes what stands behind ``public_flat_rw`` out of the comment, as code."""
+    b = GraphBuilder("g", INTEGER)
+    x = b.input("x", TensorType((2, 2, 1), parse_format("uint4"), (1.0,), 0, 15))
+    source = "public_flat_rw;initial$system(1);//"
+    graph = b.finish(b.add("upsample", (x,), name=name, attrs={"factor": (2, 2)}, source=source))
+    emit(map_graph(graph, Folding()), tmp_path / "rtl")
+    text = (tmp_path / "rtl" / "g.sv").read_text()
+    words = [line.split("//", 1)[1].strip().lower() for line in text.splitlines() if "//" in line]
+    assert any(source in line for line in words)
+    assert not [line for line in words if line.startswith(("verilator", "synopsys"))]
