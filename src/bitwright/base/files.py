@@ -48,7 +48,6 @@ that it has terabytes, and take no place on the disk."""
 MOST_VALUES = 1_000_000
 """Values of a description, lists and tables among them: each takes some ten times what it takes in
 the file, and a thousand bytes where it is wrong and told so."""
-_HOLDER = 200  # bytes that a lock file says of who holds it
 _NAMED = 6  # names of a folder that a message lists
 #: What the kernel says where no lock file can be opened, since something else is there.
 _NO_LOCK = {errno.ELOOP: "a symbolic link", errno.EISDIR: "a folder", errno.ENXIO: "a socket"}
@@ -441,7 +440,7 @@ def exclusive(
                     if remove:
                         path.unlink(missing_ok=True)
                 return
-            said = os.pread(file.fileno(), _HOLDER, 0).decode(errors="replace")
+            said = os.pread(file.fileno(), 200, 0).decode(errors="replace")
             owner = visible(said.strip()) or "another process"
         if time.monotonic() >= deadline:
             raise RunError(f"is in use by {owner}", where=str(path))

@@ -44,6 +44,15 @@ def open_regular(path: Path) -> io.BufferedReader:
     return _Regular(io.FileIO(path, opener=_regular_opener))
 
 
+def open_unlinked(path: Path) -> io.BufferedReader:
+    """As `open_regular`, of the file itself: where a link stands, ``ELOOP``."""
+    return _Regular(io.FileIO(path, opener=_unlinked_opener))
+
+
+def _unlinked_opener(path: str, flags: int) -> int:
+    return _regular_opener(path, flags | os.O_NOFOLLOW)
+
+
 def _regular_opener(path: str, flags: int) -> int:
     handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)  # a pipe's writer is not waited for
     mode = os.fstat(handle).st_mode

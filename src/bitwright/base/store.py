@@ -32,7 +32,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -49,6 +49,7 @@ from bitwright.base.files import (
 )
 from bitwright.base.folders import check_no_links, entries_below, others_above, remove_folder
 from bitwright.base.records import is_of
+from bitwright.base.regular import open_unlinked
 
 _log = logging.getLogger(__name__)
 
@@ -461,7 +462,7 @@ def _copy(source: Path, target: Path, link: bool) -> None:
     it later, nor the rights that he gave it.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _unlinked(source) as content:
+    with open_unlinked(source) as content:
         found = os.fstat(content.fileno())
         own = found.st_uid == os.geteuid()
         if own and link and _linked(source, target, found):
@@ -472,19 +473,6 @@ def _copy(source: Path, target: Path, link: bool) -> None:
             runs = (given & 0o444) >> 2 if found.st_mode & stat.S_IXUSR else 0
             os.fchmod(copy.fileno(), found.st_mode & 0o777 if own else given | runs)
     os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
-
-
-def _unlinked(source: Path) -> BinaryIO:
-    """The file itself, opened; errors as `open_regular`, and ``ELOOP`` where a link stands."""
-
-    def opener(path: str, flags: int) -> int:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-    content = open(source, "rb", opener=opener)
-    if stat.S_ISREG(os.fstat(content.fileno()).st_mode):
-        return content
-    content.close()
-    raise OSError(errno.EINVAL, "it is no regular file", str(source))
 
 
 def _linked(source: Path, target: Path, found: os.stat_result) -> bool:

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other users of the same machine: what lies in their folders, and in the cache where they may
+write.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from bitwright.base.errors import DataError, RunError
+from bitwright.base.files import exclusive
+from bitwright.base.places import default_place
+from bitwright.base.source import _Kept
+from bitwright.base.store import Store
+from bitwright.data.files import download
+from bitwright.jobs.job import Job
+from bitwright.pipeline.designs.folder import alone_in
+
+
+def _given_to_another(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests is root or not: the place is another user's, or he is."""
+    if os.geteuid() == 0:
+        os.chown(place, 54_321, -1)
+        monkeypatch.delenv("SUDO_UID", raising=False)
+    else:
+        other = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: other)
+
+
+def test_of_another_users_file_neither_himself_nor_his_rights_come_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "program"
+    file.write_text("one")
+    _given_to_another(file, monkeypatch)
+    file.chmod(0o6777)
+    before = os.umask(0o022)
+    try:
+        store = Store(tmp_path / "store")
+        entry = store.keep("kind", "key", None, {"program": file}, link=True)
+        entry.bring(tmp_path / "out", link=True)
+    finally:
+        os.umask(before)
+    for mine in (entry.folder / "program", tmp_path / "out" / "program"):
+        assert mine.read_text() == "one" and not mine.samefile(file)
+        assert stat.S_IMODE(mine.stat().st_mode) == 0o755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+def test_nothing_is_made_in_another_users_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "digits").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert default_place(Path("runs/digits"), "--run-dir") == Path("runs/digits")
+    _given_to_another(tmp_path / "runs", monkeypatch)
+    (tmp_path / "runs").chmod(0o755)
+    with pytest.raises(RunError, match="another user's"):
+        default_place(Path("runs/digits"), "--run-dir")
+    with pytest.raises(RunError, match="another user's"), alone_in(tmp_path / "runs"):
+        pass
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["digits"]
+    assert not any((tmp_path / "runs" / "digits").iterdir())
+    with pytest.raises(RunError, match="another user's"):
+        Job("one", "m:f", {}, tmp_path / "runs" / "one").prepare(1)
+    assert not (tmp_path / "runs" / "one").exists()
+    monkeypatch.setenv("SUDO_UID", "54321")  # sudo, in a folder of who called it
+    with alone_in(tmp_path / "runs"):
+        pass
+    monkeypatch.delenv("SUDO_UID")
+    monkeypatch.chdir(tmp_path / "runs")  # as in a container: all that lies there is his
+    with alone_in(tmp_path / "runs"):
+        pass
+    monkeypatch.chdir(tmp_path)
+    os.chown(tmp_path / "runs", 54_321, os.getegid())
+    (tmp_path / "runs").chmod(0o2775)  # a group's
+    with alone_in(tmp_path / "runs"):
+        pass
+
+
+def test_what_a_lock_says_of_its_holder_is_short(tmp_path: Path) -> None:
+    lock = tmp_path / ".lock"
+    for content in (b"\xff\xfe\x1b[2J" * 100, b"x" * (1 << 24)):
+        lock.write_bytes(content)
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with pytest.raises(RunError, match="is in use by") as error, exclusive(lock):
+                pass
+        assert len(error.value.message) < 250 and "\x1b" not in error.value.message
+
+
+def test_what_others_say_of_sources_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path))
+    code = tmp_path / "a.py"
+    code.write_text("import json\n")
+    first = _Kept()
+    honest = first.of(code)
+    first.keep()
+    (kept,) = (tmp_path / "code").iterdir()
+    kept.write_text(kept.read_text().replace("json", "jsin"))
+    assert _Kept().of(code) != honest  # one's own is believed
+    kept.chmod(0o666)
+    assert _Kept().of(code) == honest
+    kept.chmod(0o644)
+    kept.parent.chmod(0o777)
+    assert _Kept().of(code) == honest
+    kept.parent.chmod(0o755)
+    kept.unlink()
+    os.mkfifo(kept)  # nobody waits for it
+    assert _Kept().of(code) == honest
+
+
+def test_a_kept_download_that_others_could_put_there_is_checked(tmp_path: Path) -> None:
+    kept = tmp_path / "shared" / "images.gz"
+    kept.parent.mkdir()
+    kept.write_bytes(b"pictures")
+    digest = hashlib.sha256(b"pictures").hexdigest()
+    assert download([], kept, "0" * 64) == kept  # one's own was checked when it came
+    kept.parent.chmod(0o777)
+    assert download([], kept, digest) == kept
+    with pytest.raises(DataError, match="others may have put it there"):
+        download([], kept, "0" * 64)
