@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import shlex
 import shutil
 import sys
 import time
@@ -74,6 +75,11 @@ its teacher has, the teacher is worth something: with 20 000 of the 45 000 (`dat
 keep: {train: 20000}}`, the float student trained on all of them) QKD was 0.25 and 0.37 points above
 `ss_equal` (seeds 0 and 1: 74.26 and 74.31 against 74.01 and 73.94 %). Perceptrons on MNIST, which
 do fit their images, gain from it in every width ([distillation](distillation.md)).
+
+The variants: `--set train.quantized.self_study.schedule=constant --set
+train.quantized.co_study.schedule=constant` is one schedule; alpha and temperature are
+`train.quantized.co_study.distillation.alpha` .. and those of `tutor_study`; `cifar_cnn` is
+`--set 'teacher={model: {name: cifar_cnn, weights: pretrained}}'`.
 
 The arms were trained side by side on a busy machine, so the minutes in the JSON file are long. The
 recipe's settings were chosen on the 5 000 validation images, one seed each, at an earlier commit;
@@ -304,7 +310,7 @@ def write_page(
     """The table of the arms that were asked for."""
     arms = chosen.arms
     content = {
-        "command": "python benchmarks/distillation_cifar.py " + " ".join(sys.argv[1:]),
+        "command": "python benchmarks/distillation_cifar.py " + shlex.join(sys.argv[1:]),
         "recipe": chosen.recipe,
         "seeds": chosen.seeds,
         "images": len(work.data.test),
