@@ -63,9 +63,10 @@ class System:
 _SDRAM = MemoryModel(latency=20, beats_per_cycle=0.45)
 SYSTEMS = {
     "e256": System(ENGINES["e256"], _SDRAM, 62.5),
+    "e256-int8": System(ENGINES["e256-int8"], _SDRAM, 62.5),
     "e256-int8-16k": System(ENGINES["e256-int8-16k"], _SDRAM, 62.5),
     "e256-2": System(ENGINES["e256-2"], _SDRAM, 62.5),
-    "ulx3s": System(ENGINES["e256"], SdramMemory(mhz=62.5), 62.5),
+    "ulx3s": System(ENGINES["e256-int8"], SdramMemory(mhz=62.5), 62.5),
     "ulx3s-16k": System(ENGINES["e256-int8-16k"], SdramMemory(mhz=62.5), 62.5),
     "e512": System(ENGINES["e512"], _SDRAM, 62.5),
     "e1024": System(ENGINES["e1024"], _SDRAM, 62.5),
@@ -206,9 +207,9 @@ def write_table(rows: dict[str, Any]) -> None:
         "hold to the simulated RTL, instruction by instruction. e256 (and e256-2, with two post "
         "lanes a pixel), e512 (8x8x8, so 1 024 products of 4 bits a cycle), e1024: a memory of "
         "0.45 words of 8 bytes a cycle and a latency of 20, "
-        "62.5 MHz; ulx3s: E256 with the SDRAM of that board, by the controller's exact model, as "
-        "`bitwright board` shows the cycles; 16k: with half its features (16 384 words), placed "
-        "and routed at 69.6 MHz on that board; zu9eg: 8x16x16 with two post lanes a pixel, a word "
+        "62.5 MHz; ulx3s: E256 of eight bits (e256-int8), placed and routed at 67.9 MHz on that "
+        "board, with its SDRAM by the controller's exact model, as `bitwright board` shows the "
+        "cycles; 16k: with half its features (16 384 words), routed at 69.6 MHz; zu9eg: 8x16x16 with two post lanes a pixel, a word "
         "of 16 bytes a cycle, latency "
         "60, 300 MHz, beside the published DPU's B4096 on that device "
         "(0.69, 1.11, 1.78 ms). Clocks are assumed here. Batch 1, eight bits where nothing else is "
