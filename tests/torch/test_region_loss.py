@@ -24,7 +24,7 @@ def sigmoid(v: float) -> float:
 
 def by_loops(output: np.ndarray, truth: list[np.ndarray], variant: str) -> float:
     """One cell after another, with nothing shared but the overlap of two boxes."""
-    coordinate, obj, empty, off = [], [], [], []
+    coordinate, obj, empty, off, wrong = [], [], [], [], 0.0
     for image, boxes in zip(output, truth, strict=True):
         owner = {}
         for box in boxes:
@@ -52,8 +52,12 @@ def by_loops(output: np.ndarray, truth: list[np.ndarray], variant: str) -> float
                         coordinate.append(error * (1 if variant == "summed" else 2 - share))
                         off.append(1 - complete(cx * W, cy * H, w * W, h * H, gx, gy, gw, gh))
                         obj.append((conf - (iou(mine, box) if variant == "summed" else 1)) ** 2)
+                        wrong -= math.log(conf)
                     elif max((float(iou(mine, box)) for box in boxes), default=0) <= 0.6:
                         empty.append(conf**2)
+                        wrong -= math.log(1 - conf)
+    if variant == "counted":
+        return float(np.mean(coordinate) + np.mean(off) + wrong / len(obj))
     if variant == "summed":
         return float(sum(coordinate) + 5 * sum(obj) + sum(empty)) / 2
     found = np.mean(coordinate or 0) + 5 * np.mean(obj or 0) + np.mean(empty)
@@ -78,7 +82,7 @@ def boxes(rng: np.random.Generator, count: int) -> np.ndarray:
     return np.concatenate([low, low + rng.uniform(0.05, 0.4, (count, 2))], axis=1)
 
 
-@pytest.mark.parametrize("variant", ["summed", "averaged", "overlap"])
+@pytest.mark.parametrize("variant", ["summed", "averaged", "overlap", "counted"])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_loss_is_the_printed_one(variant: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -172,7 +176,8 @@ def test_boxes_that_overlap_enough_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant", "reach"), [("summed", 1), ("averaged", 1), ("ranked", 1), ("ranked", 3)]
+    ("variant", "reach"),
+    [("summed", 1), ("averaged", 1), ("ranked", 1), ("ranked", 3), ("counted", 1), ("counted", 2)],
 )
 def test_descent_finds_the_box(variant: str, reach: float) -> None:
     torch.manual_seed(0)

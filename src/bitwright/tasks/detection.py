@@ -29,7 +29,7 @@ from bitwright.tasks.detection_metrics import Finder, of_one, of_several
 from bitwright.tasks.drawing import FOUND, TRUE, with_boxes
 from bitwright.tasks.metric import Metric
 from bitwright.tasks.moves import move_boxes
-from bitwright.tasks.region_loss import AVERAGED, SUMMED, VARIANTS, RegionLoss
+from bitwright.tasks.region_loss import AVERAGED, COUNTED, SUMMED, VARIANTS, RegionLoss
 
 ONE, SEVERAL = "one", "several"
 _LARGEST = 1e4  # of raw outputs: what training that diverges gives is the loss's to name
@@ -48,8 +48,8 @@ class Detection(Task):
     Args:
         anchors: width and height of each, in cells of the grid; by default SkyNet's. A number: so
             many are chosen from the training boxes (`data.detection_many.choose_anchors`).
-        variant: of the loss, ``averaged``, ``summed``, ``overlap`` or ``ranked``; see
-            `tasks.region_loss.RegionLoss`.
+        variant: of the loss, ``averaged``, ``summed``, ``overlap``, ``ranked`` or ``counted``; see
+            `tasks.region_loss.RegionLoss`. None: ``averaged`` of one thing, ``counted`` of several.
         objects: ``one``: the most confident box of an image is what was found, as SkyNet does;
             ``several``: all boxes above ``confidence`` that no better one hides.
         classes: whether the network says of which class each box is.
@@ -57,7 +57,8 @@ class Detection(Task):
         overlap: of two boxes of a class that overlap more (intersection over union) the better
             one is kept, of several.
         reach: side of the square around a cell's middle, in cells, in which the centres of its
-            boxes may lie; above 1 the cells around a true box's centre learn the box, too.
+            boxes may lie; above 1 the cells around a true box's centre learn the box, too. None: 1
+            of one thing, 2 of several.
         merge: a box that is found is the mean, by score, of all boxes of its class that overlap it
             by at least so much; None: as one cell gives it.
     """
@@ -68,15 +69,19 @@ class Detection(Task):
     def __init__(
         self,
         anchors: int | Sequence[Sequence[float]] = ANCHORS,
-        variant: str = AVERAGED,
+        variant: str | None = None,
         objects: str = ONE,
         classes: bool = False,
         confidence: float = 0.3,
         overlap: float = 0.45,
-        reach: float = 1.0,
+        reach: float | None = None,
         merge: float | None = None,
     ) -> None:
         self._count, self._cells = _checked_anchors(anchors)
+        if variant is None:
+            variant = COUNTED if objects == SEVERAL else AVERAGED
+        if reach is None:
+            reach = 2.0 if objects == SEVERAL else 1.0
         for value, known, what in (
             (variant, VARIANTS, "variant"),
             (objects, (ONE, SEVERAL), "objects"),
