@@ -15,9 +15,10 @@ import pytest
 
 from bitwright.base.errors import DataError, RunError
 from bitwright.base.files import exclusive
-from bitwright.base.places import default_place
+from bitwright.base.places import claim, default_place
 from bitwright.base.source import _Kept
 from bitwright.base.store import Store
+from bitwright.cli.options import held_place
 from bitwright.data.files import download
 from bitwright.jobs.job import Job
 from bitwright.pipeline.designs.folder import alone_in
@@ -52,6 +53,25 @@ def test_of_another_users_file_neither_himself_nor_his_rights_come_along(
         assert stat.S_IMODE(mine.stat().st_mode) == 0o755
 
 
+def test_a_folder_that_another_user_makes_behind_the_look_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``runs`` in a folder where everybody may write, while torch is loaded."""
+    monkeypatch.chdir(tmp_path)
+    place = default_place(Path("runs/digits"), "--run-dir")
+    (tmp_path / "runs").mkdir()
+    _given_to_another(tmp_path / "runs", monkeypatch)
+    with pytest.raises(RunError, match="another user's"):
+        claim(place)
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+    (tmp_path / "elsewhere").mkdir()
+    place = default_place(Path("studies/one"), "--out")
+    (tmp_path / "studies").symlink_to("elsewhere")
+    with pytest.raises(RunError, match="symbolic link"):
+        claim(place)
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
 def test_nothing_is_made_in_another_users_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -67,6 +87,8 @@ def test_nothing_is_made_in_another_users_folder(
         pass
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["digits"]
     assert not any((tmp_path / "runs" / "digits").iterdir())
+    with pytest.raises(RunError, match="another user's"), held_place(tmp_path / "runs", "search"):
+        pass
     with pytest.raises(RunError, match="another user's"):
         Job("one", "m:f", {}, tmp_path / "runs" / "one").prepare(1)
     assert not (tmp_path / "runs" / "one").exists()
