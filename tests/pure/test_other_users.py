@@ -100,10 +100,31 @@ def test_nothing_is_made_in_another_users_folder(
     with alone_in(tmp_path / "runs"):
         pass
     monkeypatch.chdir(tmp_path)
-    os.chown(tmp_path / "runs", 54_321, os.getegid())
-    (tmp_path / "runs").chmod(0o2775)  # a group's
+    (tmp_path / "runs").chmod(0o2775)
+    os.chown(tmp_path / "runs", 54_321, os.getegid())  # the group that all accounts may have
+    with pytest.raises(RunError, match="another user's"), alone_in(tmp_path / "runs"):
+        pass
+    os.chown(tmp_path / "runs", 54_321, 54_322)
+    monkeypatch.setattr(os, "getgroups", lambda: [54_322])  # a team's
     with alone_in(tmp_path / "runs"):
         pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
+def test_a_link_of_another_user_is_not_followed_to_ones_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He may let it lead elsewhere when it has been looked at."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    with alone_in(tmp_path / "link"):
+        pass
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    os.chown(tmp_path / "link", 54_321, -1, follow_symlinks=False)
+    for place in (tmp_path / "link", Path("link")):
+        with pytest.raises(RunError, match="another user's"), alone_in(place):
+            pass
 
 
 def test_what_a_lock_says_of_its_holder_is_short(tmp_path: Path) -> None:
