@@ -151,6 +151,7 @@ def test_decisions() -> None:
     assert decide(floats, weak, label, threshold=0.2).strict == 0  # -0.1 is not decided
 
 
+@pytest.mark.long
 def test_no_read_leaves_its_buffer(tmp_path: Path) -> None:
     """Buffers of exactly the right size, under the compiler's address checks."""
     compiler = find_compiler()

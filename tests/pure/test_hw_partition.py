@@ -92,6 +92,7 @@ def test_part_costs_are_those_of_the_parts() -> None:
             assert getattr(said, kind) == pytest.approx(getattr(used, kind), rel=0.02, abs=2)
 
 
+@pytest.mark.long
 def test_fewest_devices_for_a_rate() -> None:
     graph, device = digits_like(), Resources(2800, 5000, 0, 8)
     slow = partition(graph, device, family="ecp5", cycles=4000)
@@ -104,6 +105,7 @@ def test_fewest_devices_for_a_rate() -> None:
         partition(graph, device, family="ecp5", cycles=700, devices=1)
 
 
+@pytest.mark.long
 def test_more_devices_are_faster() -> None:
     graph, device = digits_like(), Resources(2600, 5000, 0, 4)
     one = partition(graph, device, family="ecp5", devices=1)

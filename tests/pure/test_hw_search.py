@@ -353,6 +353,7 @@ def test_the_search_leaves_ctrl_c_alone() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.long
 def test_every_budget_above_the_smallest_design_is_filled() -> None:
     """Near the least that is needed FIFOs decide; the smallest design is then the answer."""
     graph = densenet(size=4)
@@ -369,6 +370,7 @@ def test_every_budget_above_the_smallest_design_is_filled() -> None:
     assert speeds == sorted(speeds, reverse=True)
 
 
+@pytest.mark.long
 def test_memories_change_over_where_one_kind_is_short() -> None:
     graph = skynet(16, 32, 4, requant=True)
     hardware = map_graph(graph, search_folding(graph, RateGoal(100, 1e7), family="ecp5"))

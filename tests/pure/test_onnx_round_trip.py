@@ -200,3 +200,19 @@ def test_a_pool_in_front_of_a_line_stays_exact(tmp_path: Path) -> None:
     reals = np.moveaxis(frames / 16, -1, 1).astype(np.float32)
     found = np.concatenate([session.run(None, {name: real[None]})[0] for real in reals])
     assert np.array_equal(np.moveaxis(found, 1, -1), graph.run({"x": frames})[x])
+
+
+@pytest.mark.parametrize("base", [32_767, 256, 0, -100, -300, -32_000])
+def test_levels_far_from_zero_are_written(tmp_path: Path, base: int) -> None:
+    """256 of them in a line, of which no zero point of 8 bits makes bytes."""
+    builder = GraphBuilder("far", INTEGER)
+    kind = TensorType((1, 1, 1), parse_format("int8"), (1.0,), -128, 127)
+    x = builder.input("x", kind)
+    limits = np.arange(-127, 128)[None]
+    levels = "uint16" if base >= 0 else "int16"
+    attrs = {"format": levels, "scale": (1.0,), "step": 1, "base": base}
+    edge = builder.add("threshold", (x,), attrs=attrs, params={"thresholds": limits})
+    graph = builder.finish(edge)
+    assert (graph.types[edge].lo, graph.types[edge].hi) == (base, base + 255)
+    report = export_qdq(graph, tmp_path / "far.onnx")  # it compares every value
+    assert report.values > 0

@@ -15,9 +15,10 @@ import pytest
 
 from bitwright.base.errors import DataError, RunError
 from bitwright.base.files import exclusive
-from bitwright.base.places import default_place
+from bitwright.base.places import claim, default_place
 from bitwright.base.source import _Kept
 from bitwright.base.store import Store
+from bitwright.cli.options import held_place
 from bitwright.data.files import download
 from bitwright.jobs.job import Job
 from bitwright.pipeline.designs.folder import alone_in
@@ -52,6 +53,25 @@ def test_of_another_users_file_neither_himself_nor_his_rights_come_along(
         assert stat.S_IMODE(mine.stat().st_mode) == 0o755
 
 
+def test_a_folder_that_another_user_makes_behind_the_look_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``runs`` in a folder where everybody may write, while torch is loaded."""
+    monkeypatch.chdir(tmp_path)
+    place = default_place(Path("runs/digits"), "--run-dir")
+    (tmp_path / "runs").mkdir()
+    _given_to_another(tmp_path / "runs", monkeypatch)
+    with pytest.raises(RunError, match="another user's"):
+        claim(place)
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+    (tmp_path / "elsewhere").mkdir()
+    place = default_place(Path("studies/one"), "--out")
+    (tmp_path / "studies").symlink_to("elsewhere")
+    with pytest.raises(RunError, match="symbolic link"):
+        claim(place)
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
 def test_nothing_is_made_in_another_users_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -67,6 +87,8 @@ def test_nothing_is_made_in_another_users_folder(
         pass
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["digits"]
     assert not any((tmp_path / "runs" / "digits").iterdir())
+    with pytest.raises(RunError, match="another user's"), held_place(tmp_path / "runs", "search"):
+        pass
     with pytest.raises(RunError, match="another user's"):
         Job("one", "m:f", {}, tmp_path / "runs" / "one").prepare(1)
     assert not (tmp_path / "runs" / "one").exists()
@@ -78,10 +100,31 @@ def test_nothing_is_made_in_another_users_folder(
     with alone_in(tmp_path / "runs"):
         pass
     monkeypatch.chdir(tmp_path)
-    os.chown(tmp_path / "runs", 54_321, os.getegid())
-    (tmp_path / "runs").chmod(0o2775)  # a group's
+    (tmp_path / "runs").chmod(0o2775)
+    os.chown(tmp_path / "runs", 54_321, os.getegid())  # the group that all accounts may have
+    with pytest.raises(RunError, match="another user's"), alone_in(tmp_path / "runs"):
+        pass
+    os.chown(tmp_path / "runs", 54_321, 54_322)
+    monkeypatch.setattr(os, "getgroups", lambda: [54_322])  # a team's
     with alone_in(tmp_path / "runs"):
         pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")
+def test_a_link_of_another_user_is_not_followed_to_ones_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He may let it lead elsewhere when it has been looked at."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    with alone_in(tmp_path / "link"):
+        pass
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    os.chown(tmp_path / "link", 54_321, -1, follow_symlinks=False)
+    for place in (tmp_path / "link", Path("link")):
+        with pytest.raises(RunError, match="another user's"), alone_in(place):
+            pass
 
 
 def test_what_a_lock_says_of_its_holder_is_short(tmp_path: Path) -> None:

@@ -120,60 +120,91 @@ def others_above(folder: Path) -> str:
     one between a look at it and its use, or which link of theirs it leads over; empty if there is
     none. In a folder that is sticky, as ``/tmp``, everybody can only move what is his own.
     """
-    start = Path.cwd() / folder
-    reached = Path(start.anchor)  # without a link, and looked at
-    left, links = [*reversed(start.parts[1:])], 0
     try:
-        reason = _open_to_others(reached)
-        while left and not reason:
-            part = left.pop()
-            if part == "..":
-                reached = reached.parent
-                continue
-            one = reached / part
-            if not stat.S_ISLNK(found := one.lstat().st_mode):
-                reached = one
-                reason = _open_to_others(reached) if left and stat.S_ISDIR(found) else ""
-                continue
-            links += 1
-            aim = one.readlink()
-            if links > _MOST_LINKS:
-                reason = f"{one} is one of more than {_MOST_LINKS} links"
-            elif not _is_ones_own(one):
-                reason = f"the link {one} is another user's"
-            elif aim.is_absolute():
-                reached = Path(aim.anchor)
-            left += reversed(aim.parts[aim.is_absolute() :])
+        for one, last in _way(folder):
+            if stat.S_ISLNK(one.lstat().st_mode):
+                if not _is_ones_own(one):
+                    return f"the link {one} is another user's"
+            elif not last and one.is_dir() and (reason := _open_to_others(one)):
+                return reason
+    except RunError as error:
+        return error.message
     except OSError as error:
         return f"{error.filename} cannot be looked at ({error.strerror or error})"
-    return reason
+    return ""
+
+
+def _way(folder: Path) -> Iterator[tuple[Path, bool]]:
+    """The folders and links that the way to a folder leads through, from the top on, with none of
+    its links on their own way; and whether it ends there.
+
+    Raises:
+        RunError: there are too many links.
+        OSError: one cannot be looked at.
+    """
+    start = Path.cwd() / folder
+    reached = Path(start.anchor)
+    left, links = [*reversed(start.parts[1:])], 0
+    yield reached, not left
+    while left:
+        part = left.pop()
+        if part == "..":
+            reached = reached.parent
+            continue
+        one = reached / part
+        is_link = stat.S_ISLNK(one.lstat().st_mode)
+        yield one, not left and not is_link
+        if not is_link:
+            reached = one
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise RunError(f"{one} is one of more than {_MOST_LINKS} links")
+        aim = one.readlink()
+        if aim.is_absolute():
+            reached = Path(aim.anchor)
+        left += reversed(aim.parts[aim.is_absolute() :])
 
 
 def check_owner(folder: Path) -> None:
     """Refuse to work in another user's folder: he may put another file there between a look at one
     and its use. Root's are as good as one's own; for root, those of who has called ``sudo``, too.
-    So are those of a group that one is in, if the group may write there, and those of whoever owns
-    the current folder, who could exchange them anyway (root in a container, a mounted disk).
+    So are those of a group that one is in, if the group may write there and is not the one that
+    accounts begin with (``users``, ``staff``), and those of whoever owns the current folder, who
+    could exchange them anyway (root in a container, a mounted disk). A link that leads to it is
+    asked likewise: its owner may let it lead elsewhere.
 
     Raises:
         RunError: it is one.
         OSError: it cannot be looked at.
     """
-    found = folder.stat()
     trusted = {os.geteuid(), 0}
     with suppress(FileNotFoundError):  # the current folder was removed
         trusted.add(Path.cwd().stat().st_uid)
     if os.geteuid() == 0 and (caller := os.environ.get("SUDO_UID", "")).isdecimal():
         trusted.add(int(caller))
-    shared = found.st_mode & stat.S_IWGRP and found.st_gid in {os.getegid(), *os.getgroups()}
-    if found.st_uid not in trusted and not shared:
+    links = [one for one, _ in _way(folder) if one.is_symlink()]
+    for place, found in (*((one, one.lstat()) for one in links), (folder, folder.stat())):
+        shared = not stat.S_ISLNK(found.st_mode) and found.st_mode & stat.S_IWGRP
+        if found.st_uid in trusted or (shared and found.st_gid in _teams()):
+            continue
         raise RunError(
             f"is another user's (number {found.st_uid}): what is made and run in it he could "
             "exchange",
-            where=str(folder),
+            where=str(place),
             hint="copy it into a folder of your own (cp -r); if you trust him, call Bitwright from "
             "a folder that is his",
         )
+
+
+def _teams() -> set[int]:
+    """The groups that this user is in, but for the one that his account begins with."""
+    first = -1
+    with suppress(ImportError, KeyError):  # no such table on this system, or he is not in it
+        import pwd
+
+        first = pwd.getpwuid(os.geteuid()).pw_gid
+    return {os.getegid(), *os.getgroups()} - {first}
 
 
 def others_may_write(place: Path) -> str:

@@ -27,6 +27,8 @@ _KIND = "places"
 _LETTERS = 32  # of a mark
 #: Folders that this process has made by claiming them.
 _MADE: list[Path] = []
+#: Places that nobody named, and the option that names another.
+_UNNAMED: dict[Path, str] = {}
 
 
 def default_place(place: Path, option: str) -> Path:
@@ -39,16 +41,8 @@ def default_place(place: Path, option: str) -> Path:
         RunError: there is a link on the way to it, another user's folder, or something that this
             user has not made there.
     """
-    for step in (*reversed(place.parents), place):
-        if step.is_symlink():
-            raise RunError(
-                f"is a symbolic link, by which {place} would lie elsewhere",
-                where=str(step),
-                hint=f"name where it leads with {option} if you mean it: what nobody names lies in "
-                "the current folder",
-            )
-        if step.name and step.is_dir():  # not the current folder itself
-            check_owner(step)
+    _UNNAMED[place] = option
+    _check_way(place, option)
     if place.is_dir() and any(place.iterdir()) and not is_claimed(place):
         raise RunError(
             "you have not made it, or not here",
@@ -59,17 +53,38 @@ def default_place(place: Path, option: str) -> Path:
     return place
 
 
+def _check_way(place: Path, option: str) -> None:
+    """No link and no other user's folder leads to a place that nobody named."""
+    for step in (*reversed(place.parents), place):
+        if step.is_symlink():
+            raise RunError(
+                f"is a symbolic link, by which {place} would lie elsewhere",
+                where=str(step),
+                hint=f"name where it leads with {option} if you mean it: what nobody names lies in "
+                "the current folder",
+            )
+        if step.name and step.is_dir():  # not the current folder itself
+            check_owner(step)
+
+
 def claim(place: Path) -> None:
     """Note that a place is this user's: he made it, or has named it to go on with it.
 
     Raises:
+        RunError: nobody has named it, and another user has made a folder on the way to it since
+            `default_place` looked.
         OSError: it cannot be written.
     """
     if is_claimed(place):
         return
+    option = _UNNAMED.get(place)
+    if option is not None:
+        _check_way(place, option)
     if not place.is_dir():
         _MADE.append(place.absolute())
     place.mkdir(parents=True, exist_ok=True)
+    if option is not None:  # now that all of it is there nobody else can put a folder there
+        _check_way(place, option)
     mark = secrets.token_hex(_LETTERS // 2)
     note(_KIND, _address(place, mark))
     atomic_write(place / _MARK, mark)  # last: what is not noted has no mark

@@ -124,11 +124,14 @@ def held_place(out: Path | None, default: str) -> Iterator[Path]:
     second is refused, where it would have replaced the first one's results.
 
     Raises:
-        RunError: another command holds it; or as `default_place`.
+        RunError: another command holds it; it is another user's; or as `default_place`.
     """
     from bitwright.base.claims import claimed
+    from bitwright.base.folders import check_owner
 
     place = out_place(out, default)
+    if place.is_dir():  # what is written by name into it at the end could lead elsewhere
+        check_owner(place)
     with claimed(place, force=True):
         yield place
 

@@ -86,7 +86,7 @@ def _storage(lo: int, hi: int) -> tuple[str, int] | None:
         return "uint8", 0
     if lo >= -128 and hi <= 127:
         return "int8", 0
-    return ("uint8", -lo) if hi - lo <= _BYTE else None
+    return ("uint8", -lo) if 0 <= -lo <= _BYTE and hi - lo <= _BYTE else None
 
 
 def _pair(
@@ -202,7 +202,8 @@ def _threshold(out: Writer, node: Node, seen: ChannelRange) -> bool:
         out.declare(target, shape, "")
     exact = max(int(np.abs(end).max()) for end in ends) <= _LINE_REACH
     line = fit_line(thresholds, ends[0], ends[1], base) if exact else None
-    if line is not None and count <= _BYTE:
+    stored = line is not None and _storage(base, base + count) is not None
+    if line is not None and stored:
         gain = line.gain
         if "flip" in node.params:
             gain = gain * (1 - 2 * node.params["flip"]).astype(np.float32)
@@ -217,7 +218,7 @@ def _threshold(out: Writer, node: Node, seen: ChannelRange) -> bool:
         _comparisons(out, node, thresholds, target, base)
     if step != 1:
         _scaled(out, target, node.output, f"{node.name}.to", shape, step, node.integer("base"))
-    return line is not None and count <= _BYTE
+    return stored
 
 
 def _comparisons(out: Writer, node: Node, thresholds: IntArray, target: str, base: int) -> None:
