@@ -139,23 +139,30 @@ def export_model(
     loaded = read_model(source, input_shape)
     _check_ending(out, MODEL_FORMATS[kind])
     model, network = loaded.model, loaded.network
-    if network is None and (kind != "safetensors" or loaded.spec is None):
-        network = network_of(model, loaded.input_shape, convention=loaded.convention)
-        _check_outputs(model, module_of(network), loaded.input_shape, str(source))
-    if network is not None:
-        paths = save_network(network, kind, out)
-    else:
-        paths = save_model(
-            model, kind, out, loaded.input_shape,
-            convention=loaded.convention, spec=loaded.spec,
-        )  # fmt: skip
-    try:
-        with _modules_of(source):
-            _check_written(loaded, network, out)
-    except BaseException:
-        for path in paths:
-            path.unlink(missing_ok=True)
-        raise
+
+    def made() -> tuple[Network | None, tuple[Path, ...]]:
+        found = network
+        if found is None and (kind != "safetensors" or loaded.spec is None):
+            found = network_of(model, loaded.input_shape, convention=loaded.convention)
+            _check_outputs(model, module_of(found), loaded.input_shape, str(source))
+        if found is not None:
+            paths = save_network(found, kind, out)
+        else:
+            paths = save_model(
+                model, kind, out, loaded.input_shape,
+                convention=loaded.convention, spec=loaded.spec,
+            )  # fmt: skip
+        try:
+            with _modules_of(source):
+                _check_written(loaded, found, out)
+        except BaseException:
+            for path in paths:
+                path.unlink(missing_ok=True)
+            raise
+        return found, tuple(paths)
+
+    is_strange = source.is_file() and input_shape is None
+    network, paths = bounded(made, source, made=True) if is_strange else made()
     return {
         "format": kind,
         "path": str(out),
