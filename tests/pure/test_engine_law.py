@@ -39,6 +39,9 @@ def compare(graph: Graph, config: EngineConfig, counts: Counter[str]) -> None:
         assert any(reason in error.message for reason in REFUSED), error
         counts["refused"] += 1
         return
+    body = image.to_bytes()
+    image = EngineImage.from_bytes(body)  # what is written can be read
+    assert image.to_bytes() == body
     feeds = random_feeds(graph, 1, np.random.default_rng(0))
     expected, got = graph.run(feeds), image.run(feeds)
     assert set(expected) == set(got)
@@ -131,3 +134,26 @@ def test_neighbours_share_the_words_of_an_input(data: st.DataObject) -> None:
     feeds = random_feeds(graph, 1, np.random.default_rng(0))
     expected, got = graph.run(feeds), image.run(feeds)
     assert all(np.array_equal(expected[edge], got[edge]) for edge in expected)
+
+
+@pytest.mark.parametrize("flat", ["input", "output"])
+def test_a_flattened_image_is_one_of_several_pixels(flat: str) -> None:
+    """At the end of a network it lies in memory as the image does."""
+    builder = GraphBuilder("flat", INTEGER)
+    edge = builder.input("x", TensorType((4, 4, 8), parse_format("uint4"), (1.0,), 0, 15))
+    if flat == "output":
+        weight = np.random.default_rng(0).integers(-2, 2, (8, 1, 1, 8))
+        edge = builder.add(
+            "conv", (edge,), attrs={"weight_format": "int2"}, params={"weight": weight}
+        )
+        thresholds = np.arange(15)[None]
+        attrs = {"format": "uint4"}
+        edge = builder.add("threshold", (edge,), attrs=attrs, params={"thresholds": thresholds})
+    edge = builder.add("flatten", (edge,))
+    if flat == "input":
+        weight = np.random.default_rng(0).integers(-2, 2, (5, 128))
+        attrs = {"weight_format": "int2"}
+        edge = builder.add("dense", (edge,), attrs=attrs, params={"weight": weight})
+    counts: Counter[str] = Counter()
+    compare(builder.finish(edge), ENGINES["e256"], counts)
+    assert counts["compared"] == 1

@@ -55,14 +55,16 @@ class RegionTable(Strict):
         kind = parse_type(self.type)
         if self.word + self.planes * self.pixels > words:
             raise ValueError(f"{self.edge!r:.80} does not lie within {words} words")
-        pixels, taps = prod(kind.shape[:-1]), 1
+        pixels, taps, channels = prod(kind.shape[:-1]), 1, kind.channels
+        if len(kind.shape) == 1 and self.pixels > 1 and channels % self.pixels == 0:
+            pixels, channels = self.pixels, channels // self.pixels  # an image that is flattened
         if self.columns is not None:
             if len(kind.shape) != 3 or self.columns.image != kind.shape[1]:
                 raise ValueError(f"{self.edge!r:.80} has other columns than {kind}")
             pixels, taps = kind.shape[0] * self.columns.width, self.columns.taps
         if pixels != self.pixels:
             raise ValueError(f"{self.edge!r:.80} has {self.pixels} pixels, and is {kind}")
-        if len(self.places) != taps * kind.channels or len(self.signs) != self.planes:
+        if len(self.places) != taps * channels or len(self.signs) != self.planes:
             raise ValueError(f"{self.edge!r:.80} has other channels or planes than {kind}")
         if max(self.places) >= self.planes * lanes * 8 // self.bits:
             raise ValueError(f"{self.edge!r:.80} has a channel behind its last plane")

@@ -58,7 +58,11 @@ def coefficients() -> dict[str, Any]:
 
 def block_terms(block: Block, family: str) -> dict[str, float]:
     """The terms that a block's cost is a line through: 1, LUTs of memories, and its features."""
-    return {"one": 1.0, "memory": block.memory_cost(family).lut, **block.features(family)}
+    return _terms(block, family, block.memory_cost(family))
+
+
+def _terms(block: Block, family: str, counted: Resources) -> dict[str, float]:
+    return {"one": 1.0, "memory": counted.lut, **block.features(family)}
 
 
 def block_resources(block: Block, family: str) -> Resources:
@@ -84,7 +88,7 @@ def lone_resources(block: Block, family: str) -> Resources:
 
 def _module_resources(block: Block, family: str) -> Resources:
     counted = block.memory_cost(family)
-    fitted = _fitted(family, block.cost_kind, block_terms(block, family))
+    fitted = _fitted(family, block.cost_kind, _terms(block, family, counted))
     return fitted + replace(counted, lut=0.0)
 
 

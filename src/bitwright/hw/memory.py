@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from bitwright.base.errors import GraphError
 from bitwright.base.figures import Resources
 from bitwright.ir import IntArray
+
+KNOWN = 1 << 16
+"""Memories whose kind and cost are kept: a search asks for the same ones over and over."""
 
 Bits = NDArray[np.uint8]
 
@@ -193,6 +196,7 @@ def rom_outputs(depth: int, width: int, *, registered: bool = False) -> int:
     return round(sum(kinds * (1 - (1 - chance) ** n) for n in (*[_ROM_PART] * whole, rest)))
 
 
+@lru_cache(KNOWN)
 def ram_resources(family: str, depth: int, width: int, style: str) -> Resources:
     """A simple dual-port memory in LUT RAM or block RAM (`auto`: as `ram_style` decides)."""
     if ram_style(family, depth, width, style) == "block":
@@ -218,6 +222,7 @@ def ram_style(family: str, depth: int, width: int, style: str = "auto") -> str:
     return choose_style(style, *costs)
 
 
+@lru_cache(KNOWN)
 def tool_style(family: str, depth: int, width: int) -> str:
     """`distributed` or `block` for a read-write memory whose place synthesis chooses (`mem_ram`
     with style 0): on ECP5 by the costs of Yosys, 4 for a LUT RAM and 128 for a block RAM.
@@ -231,6 +236,7 @@ def tool_style(family: str, depth: int, width: int) -> str:
     return "block" if logic > 128 * bram_count(family, depth, width) else "distributed"
 
 
+@lru_cache(KNOWN)
 def rom_style(family: str, depth: int, width: int, style: str = "auto") -> str:
     """`distributed` or `block` for a read-only memory; `auto` is made definite."""
     costs = rom_luts(family, depth, width), bram_count(family, depth, width)

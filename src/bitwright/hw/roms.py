@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from bitwright.base.errors import GraphError
 from bitwright.base.figures import Resources
 from bitwright.hw.memory import (
+    KNOWN,
     Memory,
     block_shapes,
     registers_in_brams,
@@ -111,6 +113,7 @@ class Rom:
         return max(w for d, w in block_shapes(family) if d >= self.lines)
 
 
+@lru_cache(KNOWN)
 def rom_of(family: str, depth: int, width: int, style: str) -> Rom:
     """How a memory is kept: in rows where that takes fewer block RAMs, where it is deeper than one,
     and where look-up tables would be too deep.

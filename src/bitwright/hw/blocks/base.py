@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from math import isqrt
 from types import MappingProxyType
@@ -138,14 +139,18 @@ class Block(ABC):
         """Types of all input edges, in the node's order."""
         return (self.input_type, *self.other_types)
 
+    @cached_property
+    def _chosen(self) -> dict[str, int | str]:
+        return dict(self.choices)
+
     def integer(self, attr: str) -> int:
         """An attribute that a folding may set."""
-        value = dict(self.choices).get(attr)
+        value = self._chosen.get(attr)
         return value if isinstance(value, int) else self.node.integer(attr)
 
     def string(self, attr: str) -> str:
         """An attribute that a folding may set."""
-        value = dict(self.choices).get(attr)
+        value = self._chosen.get(attr)
         return value if isinstance(value, str) else self.node.string(attr)
 
     def with_attrs(self, **attrs: int | str) -> Node:

@@ -51,7 +51,7 @@ class MatVec(ProductUnit):
         rows, columns = self.weight.shape
         return rows // self.groups, columns
 
-    @property
+    @cached_property
     def folds(self) -> tuple[int, int]:
         """(NF, SF): neuron fold MH/PE and synapse fold MW/SIMD, of one group."""
         rows, columns = self.matrix
