@@ -216,3 +216,16 @@ def test_levels_far_from_zero_are_written(tmp_path: Path, base: int) -> None:
     assert (graph.types[edge].lo, graph.types[edge].hi) == (base, base + 255)
     report = export_qdq(graph, tmp_path / "far.onnx")  # it compares every value
     assert report.values > 0
+
+
+def test_what_the_graph_leaves_to_the_host_is_said() -> None:
+    """A rearrangement at the end is none of the graph's."""
+    builder = GraphBuilder("places", INTEGER)
+    x = builder.input("x", TensorType((4, 4, 2), parse_format("int4"), (1.0,), -8, 7))
+    weight = np.random.default_rng(0).integers(-2, 2, (2, 1, 1, 2))
+    edge = builder.add("conv", (x,), attrs={"weight_format": "int2"}, params={"weight": weight})
+    plain = load(qonnx_model(builder.finish(edge)))
+    assert not [note for note in plain.notes if "left to the host" in note]
+    edge = builder.add("space_to_depth", (edge,), attrs={"block": 2})
+    moved = load(qonnx_model(builder.finish(edge)))
+    assert [note for note in moved.notes if "another order of the elements" in note]

@@ -229,6 +229,7 @@ def finish(low: Importer, names: tuple[str, ...]) -> tuple[Output, ...]:
             value = _scores(low, value, node)
         if value.edge not in low.made:
             raise node.error("is the network's input", "there is nothing to build")
+        _say_what_is_left(low, name, value)
         found.append(Output(name, value.edge, False, value, low.softmaxes.get(name, ())))
     scores = [o for o in found if not o.is_label]
     if len(found) == 1 and scores and len(low.frame(scores[0].value)) == 1 and low.rankable:
@@ -236,6 +237,20 @@ def finish(low: Importer, names: tuple[str, ...]) -> tuple[Output, ...]:
         label = top_k(low, node, scores[0].value, 1)
         found.append(Output("label", label.edge, True, label))
     return tuple(found)
+
+
+def _say_what_is_left(low: Importer, name: str, value: Value) -> None:
+    """Of an output whose levels are no numbers of the file but for a scale and an offset."""
+    left = [step.op for step in value.steps] if value.affine() is None else []
+    if value.order is not None:
+        places = value.order.ravel()
+        if not np.array_equal(places, np.arange(places.size)):
+            left.append("another order of the elements")
+    if left:
+        low.notes.append(
+            f"output {name}: behind its levels the file goes on ({', '.join(left)}), which is left "
+            "to the host"
+        )
 
 
 def _scores(low: Importer, value: Value, node: OnnxNode) -> Value:
