@@ -5,7 +5,8 @@ scratch, in floating point and in 4 bits, over seeds; and on drawn scenes that n
     python benchmarks/detector.py raccoon --data DATA --seeds 0 1 2          # published weights
     python benchmarks/detector.py raccoon --data DATA --points --seeds 0 1 2  # "variant B"
     python benchmarks/detector.py raccoon --data DATA --scratch --seeds 0 1 2
-    python benchmarks/detector.py scenes --seeds 0                           # several objects
+    python benchmarks/detector.py scenes --seeds 0 --size 96 96 --epochs 150 \
+        --set train.float.batch_size=8                                       # several objects
 
 DATA holds ``raccoon-detection.zip`` and ``skynet/dac.weights`` (default: the environment variable
 BITWRIGHT_DATA). Each seed is the recipe `my-detector` with other settings, up to step ``lower``, in
