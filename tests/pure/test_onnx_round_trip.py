@@ -13,6 +13,7 @@ from tests.strategies import GraphLimits, integer_graphs
 
 from bitwright.base.errors import GraphError
 from bitwright.formats import parse_format
+from bitwright.interop.onnx import export_qdq as export_qdq_module
 from bitwright.interop.onnx.export_qdq import export_qdq
 from bitwright.interop.onnx.export_qonnx import qonnx_model
 from bitwright.interop.onnx.reader import load
@@ -229,3 +230,35 @@ def test_what_the_graph_leaves_to_the_host_is_said() -> None:
     edge = builder.add("space_to_depth", (edge,), attrs={"block": 2})
     moved = load(qonnx_model(builder.finish(edge)))
     assert [note for note in moved.notes if "another order of the elements" in note]
+
+
+def test_comparisons_with_thresholds_are_made_some_frames_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """775 bytes with 255 thresholds a pixel took 14 GB of ONNX Runtime."""
+    builder = GraphBuilder("steps", INTEGER)
+    x = builder.input("x", TensorType((40, 40, 1), parse_format("uint8"), (1.0,), 0, 255))
+    limits = np.sort(np.random.default_rng(0).integers(0, 256, (1, 255)), axis=1)
+    edge = builder.add("threshold", (x,), attrs={"format": "uint8"}, params={"thresholds": limits})
+    graph = builder.finish(edge)
+    assert export_qdq(graph, tmp_path / "a.onnx").comparisons == 1
+    batches = []
+    session = export_qdq_module._session
+
+    def counted(model: bytes, options: object) -> object:
+        found = session(model, options)
+
+        class Counted:
+            def run(self, names: object, feeds: dict[str, np.ndarray]) -> object:
+                batches.append(len(next(iter(feeds.values()))))
+                return found.run(names, feeds)
+
+        return Counted()
+
+    monkeypatch.setattr(export_qdq_module, "_session", counted)
+    monkeypatch.setattr(export_qdq_module, "_AT_A_TIME", 2 * 40 * 40 * 255 * 5)
+    export_qdq(graph, tmp_path / "b.onnx")
+    assert batches and max(batches) == 2
+    with pytest.raises(GraphError, match="comparisons of one frame with thresholds take"):
+        export_qdq(graph, tmp_path / "c.onnx", room=1_500_000)
+    assert not (tmp_path / "c.onnx").exists()

@@ -7,11 +7,12 @@ Caffe, Keras or safetensors.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bitwright.base.bounded import bounded
 from bitwright.base.claims import claimed
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from bitwright.interop.model_files import LoadedModel
     from bitwright.interop.network import InputConvention, Network
     from bitwright.pipeline.steps.workspace import Workspace
+
+T = TypeVar("T")
 
 PACKED_FORMAT = "packed"
 GRAPH_FORMATS = ("qonnx", "qdq", "artifact")
@@ -82,6 +85,16 @@ def export_network(
     raise RecipeError(f"no format {kind!r}", where="--format", hint=known)
 
 
+def _of_a_file(made: Callable[[], T], source: Path, name: str, *, asked: bool = False) -> T:
+    """What is made of a file behind its reader, or of one of this name in a folder that is no run,
+    which may be a stranger's: with a bound of memory (`base.bounded`), if its size is not what the
+    user ``asked`` for.
+    """
+    if asked or is_run(source):
+        return made()
+    return bounded(made, source if source.is_file() else source / name, made=True)
+
+
 def export_graph(source: Path, kind: str, out: Path) -> dict[str, Any]:
     """Write a graph as QONNX, as QDQ ONNX, or as the integer artefact, each proven before.
 
@@ -104,10 +117,11 @@ def export_graph(source: Path, kind: str, out: Path) -> dict[str, Any]:
     more: dict[str, Any] = {}
     if kind == "artifact":
         some = None if feeds is None else {edge: v[:_GOLDEN] for edge, v in feeds.items()}
-        done = export_artifact(graph, out, feeds=some, room=room)
+        done = _of_a_file(lambda: export_artifact(graph, out, feeds=some, room=room), source, GRAPH)
         more = {"bytes": dict(done.files), "arena_bytes": done.arena_bytes}
     else:
-        done = (export_qonnx if kind == "qonnx" else export_qdq)(graph, out, feeds=feeds, room=room)
+        export: Any = export_qonnx if kind == "qonnx" else export_qdq
+        done = _of_a_file(lambda: export(graph, out, feeds=feeds, room=room), source, GRAPH)
         more = {"bytes": {out.name: out.stat().st_size}}
     return {
         "format": kind,
@@ -140,7 +154,7 @@ def export_model(
     _check_ending(out, MODEL_FORMATS[kind])
     model, network = loaded.model, loaded.network
 
-    def made() -> tuple[Network | None, tuple[Path, ...]]:
+    def made() -> tuple[Network | None, Sequence[Path]]:
         found = network
         if found is None and (kind != "safetensors" or loaded.spec is None):
             found = network_of(model, loaded.input_shape, convention=loaded.convention)
@@ -159,17 +173,16 @@ def export_model(
             for path in paths:
                 path.unlink(missing_ok=True)
             raise
-        return found, tuple(paths)
+        return found, paths
 
-    is_strange = source.is_file() and input_shape is None
-    network, paths = bounded(made, source, made=True) if is_strange else made()
+    written, paths = _of_a_file(made, source, MODEL, asked=input_shape is not None)
     return {
         "format": kind,
         "path": str(out),
         "bytes": {path.name: path.stat().st_size for path in paths},
         "parameters": sum(p.numel() for p in model.parameters()),
-        "compared_values": network.parameters()
-        if network is not None
+        "compared_values": written.parameters()
+        if written is not None
         else sum(values.numel() for values in model.state_dict().values()),
     }
 
@@ -197,12 +210,8 @@ def export_packed(source: Path, out: Path, input_shape: Shape | None = None) -> 
 
     _check_ending(out, (PACKED,))
     packed = read_quantized(source, input_shape)
-    is_strange = source.is_file() and input_shape is None
-    graph = (
-        bounded(lambda: integer_graph(packed), source, made=True)
-        if is_strange
-        else integer_graph(packed)
-    )
+    asked = input_shape is not None
+    graph = _of_a_file(lambda: integer_graph(packed), source, MODEL, asked=asked)
     report = save_packed_model(out, packed)
     try:
         with _modules_of(source):

@@ -27,7 +27,7 @@ import numpy as np
 
 from bitwright.base.errors import BitwrightError, GraphError, ToolError
 from bitwright.base.files import atomic_write
-from bitwright.base.memory import room_for
+from bitwright.base.memory import LARGE, room_for, shown
 from bitwright.interop.onnx.runtime import onnx_runtime
 from bitwright.interop.onnx.writer.affine_fit import fit_line
 from bitwright.interop.onnx.writer.nodes import (
@@ -63,6 +63,8 @@ _ROUNDING = {
 _LINE_REACH = 1 << 18
 _BATCH = "N"
 _CHUNK = 64
+#: Bytes of one comparison in ONNX Runtime, and of all of them at a time.
+_A_COMPARISON, _AT_A_TIME = 5, 1 << 28
 
 
 @dataclass(frozen=True)
@@ -285,6 +287,20 @@ def _output(out: Writer, edge: str) -> str:
     return out.apply("Mul", [edge, held], f"{edge}_real", out.shape(kind))
 
 
+def compared_bytes(graph: Graph) -> int:
+    """Bytes that one frame's comparisons with thresholds take at the most: of each pixel with each
+    threshold, as a bit and as a number that is added up.
+    """
+    return max(
+        (
+            _A_COMPARISON * graph.types[node.output].size * node.params["thresholds"].shape[1]
+            for node in graph
+            if node.op == "threshold"
+        ),
+        default=0,
+    )
+
+
 def run_qdq(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> dict[str, np.ndarray]:
     """The file's outputs by ONNX Runtime for levels of the graph's inputs: reals and labels.
 
@@ -299,9 +315,10 @@ def run_qdq(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> dict[s
         session = _session(model, options)
         frames = len(feeds[graph.inputs[0]])
         parts: list[list[np.ndarray]] = []
-        for start in range(0, frames, _CHUNK):
+        step = max(1, min(_CHUNK, _AT_A_TIME // (compared_bytes(graph) or 1)))
+        for start in range(0, frames, step):
             reals = {
-                f"{edge}_real": _reals(graph.types[edge], edge, feeds[edge][start : start + _CHUNK])
+                f"{edge}_real": _reals(graph.types[edge], edge, feeds[edge][start : start + step])
                 for edge in graph.inputs
             }
             parts.append(session.run(None, reals))
@@ -396,6 +413,14 @@ def export_qdq(
     model, lines, comparisons = qdq_model(graph)
     most = room_for(chosen=True) if room is None else room
     frames = frames_within(graph, frames, most, "QDQ export")
+    if (compared := compared_bytes(graph)) > most:
+        raise GraphError(
+            f"the comparisons of one frame with thresholds take {shown(compared)} of memory; "
+            f"{shown(most)} are allowed",
+            where="QDQ export",
+            hint="use smaller images or fewer levels, or export to QONNX; for a file of your own: "
+            f"{LARGE}=1",
+        )
     rng = np.random.default_rng(seed)
     values = _compare(model, graph, random_feeds(graph, frames, rng))
     values += _compare(model, graph, _quiet_feeds(graph, frames, rng))

@@ -35,11 +35,13 @@ from bitwright.interop.onnx.writer.writer import (
     to_nchw,
 )
 from bitwright.ir import Graph, IntArray, random_feeds
-from bitwright.ir.footprint import frames_within
+from bitwright.ir.footprint import frames_within, held_bytes
 from bitwright.lower.ranges import analyse
 
 #: Nodes that QONNX runs as one model; its time grows with the square of them.
 _PIECE = 64
+#: Bytes of levels of the frames that are compared at a time, if one alone has not more.
+_AT_A_TIME = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -190,14 +192,18 @@ def export_qonnx(
     most = room_for(chosen=True) if room is None else room
     frames = frames_within(graph, frames, most, "QONNX export", edges=True)
     count = -(-frames // batch) * batch
-    values = _compare(model, graph, random_feeds(graph, count, np.random.default_rng(seed)))
+    # At a time what is far from the bound of what may be made of a file: QONNX holds it once more.
+    fit = frames_within(graph, count, max(held_bytes(graph, edges=True), _AT_A_TIME), edges=True)
+    size = max(fit // batch, 1) * batch
+    every = [random_feeds(graph, count, np.random.default_rng(seed))]
     if feeds is not None:
         given = len(feeds[graph.inputs[0]]) // batch * batch
-        fit = frames_within(graph, given, most, "QONNX export", edges=True)
-        size = max(fit // batch, 1) * batch
-        for start in range(0, given, size):
-            part = slice(start, min(start + size, given))
-            values += _compare(model, graph, {edge: feeds[edge][part] for edge in graph.inputs})
+        every.append({edge: feeds[edge][:given] for edge in graph.inputs})
         count += given
+    values = 0
+    for some in every:
+        for start in range(0, len(some[graph.inputs[0]]), size):
+            part = {edge: some[edge][start : start + size] for edge in graph.inputs}
+            values += _compare(model, graph, part)
     atomic_write(path, model)
     return ExportReport(path, count, tuple(graph.types), values)
