@@ -6,6 +6,7 @@ write.
 from __future__ import annotations
 
 import fcntl
+import grp
 import hashlib
 import os
 import stat
@@ -15,6 +16,7 @@ import pytest
 
 from bitwright.base.errors import DataError, RunError
 from bitwright.base.files import exclusive
+from bitwright.base.folders import TRUSTED_GROUPS
 from bitwright.base.places import claim, default_place
 from bitwright.base.source import _Kept
 from bitwright.base.store import Store
@@ -101,13 +103,31 @@ def test_nothing_is_made_in_another_users_folder(
         pass
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").chmod(0o2775)
-    os.chown(tmp_path / "runs", 54_321, os.getegid())  # the group that all accounts may have
-    with pytest.raises(RunError, match="another user's"), alone_in(tmp_path / "runs"):
-        pass
-    os.chown(tmp_path / "runs", 54_321, 54_322)
-    monkeypatch.setattr(os, "getgroups", lambda: [54_322])  # a team's
+    group = grp.getgrall()[-1]  # such as `users`, which all accounts may be in
+    os.chown(tmp_path / "runs", 54_321, group.gr_gid)
+    monkeypatch.setattr(os, "getgroups", lambda: [group.gr_gid])
+    for named in ("", "none_such"):
+        monkeypatch.setenv(TRUSTED_GROUPS, named)
+        with pytest.raises(RunError, match="another user's"), alone_in(tmp_path / "runs"):
+            pass
+    monkeypatch.setenv(TRUSTED_GROUPS, f"none_such,{group.gr_name}")
     with alone_in(tmp_path / "runs"):
         pass
+    monkeypatch.setattr(os, "getgroups", list)  # a name alone does not make a member
+    if group.gr_gid != os.getegid():
+        with pytest.raises(RunError, match="another user's"), alone_in(tmp_path / "runs"):
+            pass
+
+
+def test_a_named_place_is_there_from_the_beginning(tmp_path: Path) -> None:
+    """Nobody can put a link there while it is computed what will be written."""
+    with held_place(tmp_path / "a" / "out", "search") as place:
+        assert place.is_dir()
+        (place / "found").write_text("")
+    assert (place / "found").is_file()
+    with pytest.raises(ZeroDivisionError), held_place(tmp_path / "other", "search"):
+        _ = 1 / 0
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")

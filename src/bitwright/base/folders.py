@@ -17,6 +17,8 @@ from bitwright.base.errors import RunError
 #: Folders inside each other. Ours have some ten; Python's own functions call themselves for each,
 #: and end at a thousand, which take 2000 letters of a path.
 DEEPEST = 64
+#: Names groups, with commas between, whose members may write into folders that one works in.
+TRUSTED_GROUPS = "BITWRIGHT_TRUSTED_GROUPS"
 #: Links that a path leads over, as Linux follows.
 _MOST_LINKS = 40
 _LINK = "is a symbolic link, by which something would be written elsewhere"
@@ -169,10 +171,10 @@ def _way(folder: Path) -> Iterator[tuple[Path, bool]]:
 def check_owner(folder: Path) -> None:
     """Refuse to work in another user's folder: he may put another file there between a look at one
     and its use. Root's are as good as one's own; for root, those of who has called ``sudo``, too.
-    So are those of a group that one is in, if the group may write there and is not the one that
-    accounts begin with (``users``, ``staff``), and those of whoever owns the current folder, who
-    could exchange them anyway (root in a container, a mounted disk). A link that leads to it is
-    asked likewise: its owner may let it lead elsewhere.
+    So are those that a group may write to that one is in and trusts (`TRUSTED_GROUPS` names it: who
+    owns a folder may give it to any group that he is in, such as one of all accounts), and those of
+    whoever owns the current folder, who could exchange them anyway (root in a container, a mounted
+    disk). A link that leads to it is asked likewise: its owner may let it lead elsewhere.
 
     Raises:
         RunError: it is one.
@@ -193,18 +195,19 @@ def check_owner(folder: Path) -> None:
             "exchange",
             where=str(place),
             hint="copy it into a folder of your own (cp -r); if you trust him, call Bitwright from "
-            "a folder that is his",
+            f"a folder that is his; if it is a team's, {TRUSTED_GROUPS}=GROUP",
         )
 
 
 def _teams() -> set[int]:
-    """The groups that this user is in, but for the one that his account begins with."""
-    first = -1
-    with suppress(ImportError, KeyError):  # no such table on this system, or he is not in it
-        import pwd
+    """The groups that this user is in and has named as trusted."""
+    found = set()
+    for name in filter(None, os.environ.get(TRUSTED_GROUPS, "").split(",")):
+        with suppress(ImportError, KeyError):  # no such table on this system, or no such group
+            import grp
 
-        first = pwd.getpwuid(os.geteuid()).pw_gid
-    return {os.getegid(), *os.getgroups()} - {first}
+            found.add(grp.getgrnam(name.strip()).gr_gid)
+    return found & {os.getegid(), *os.getgroups()}
 
 
 def others_may_write(place: Path) -> str:

@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -130,10 +130,18 @@ def held_place(out: Path | None, default: str) -> Iterator[Path]:
     from bitwright.base.folders import check_owner
 
     place = out_place(out, default)
-    if place.is_dir():  # what is written by name into it at the end could lead elsewhere
+    is_new = not place.is_dir()
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        # What is written by name into it at the end, minutes later, could lead elsewhere; one's
+        # own, which is there from now on, nobody else can put another one into the place of.
         check_owner(place)
-    with claimed(place, force=True):
-        yield place
+        with claimed(place, force=True):
+            yield place
+    finally:
+        if is_new:
+            with suppress(OSError):  # something is in it
+                place.rmdir()
 
 
 @dataclass(frozen=True)
