@@ -12,8 +12,10 @@ lies. Whoever has moved a folder, got it from somebody else, or emptied the cach
 
 from __future__ import annotations
 
+import os
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bitwright.base.errors import RunError
@@ -88,6 +90,29 @@ def claim(place: Path) -> None:
     mark = secrets.token_hex(_LETTERS // 2)
     note(_KIND, _address(place, mark))
     atomic_write(place / _MARK, mark)  # last: what is not noted has no mark
+
+
+@contextmanager
+def kept_place(place: Path) -> Iterator[Path]:
+    """A folder for results that are written by name when they have been computed, there and one's
+    own from the beginning: else another user could put a link there in the meantime. It goes again
+    if nothing was written. A file in the way is for whoever writes to name.
+
+    Raises:
+        RunError: it is another user's.
+        OSError: it cannot be made.
+    """
+    is_new = not os.path.lexists(place)
+    if is_new:
+        place.mkdir(parents=True, exist_ok=True)
+    if place.is_dir():
+        check_owner(place)
+    try:
+        yield place
+    finally:
+        if is_new:
+            with suppress(OSError):  # something is in it
+                place.rmdir()
 
 
 def drop_empty() -> None:

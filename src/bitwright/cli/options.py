@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -127,21 +127,10 @@ def held_place(out: Path | None, default: str) -> Iterator[Path]:
         RunError: another command holds it; it is another user's; or as `default_place`.
     """
     from bitwright.base.claims import claimed
-    from bitwright.base.folders import check_owner
+    from bitwright.base.places import kept_place
 
-    place = out_place(out, default)
-    is_new = not place.is_dir()
-    place.mkdir(parents=True, exist_ok=True)
-    try:
-        # What is written by name into it at the end, minutes later, could lead elsewhere; one's
-        # own, which is there from now on, nobody else can put another one into the place of.
-        check_owner(place)
-        with claimed(place, force=True):
-            yield place
-    finally:
-        if is_new:
-            with suppress(OSError):  # something is in it
-                place.rmdir()
+    with kept_place(out_place(out, default)) as place, claimed(place, force=True):
+        yield place
 
 
 @dataclass(frozen=True)
