@@ -40,6 +40,13 @@ def test_markdown_rounds_for_people_and_escapes_bars() -> None:
     assert "* accuracy: top-1" in text
 
 
+def test_a_name_ends_no_cell_of_markdown() -> None:
+    """Of a backslash and a bar the backslash must not escape that of the bar."""
+    for name, cell in (("a\\|b", "a\\\\\\|b"), ("c\\d", "c\\d"), ("||", "\\|\\|")):
+        text = Table("t", (Column("n", "name"),), ({"n": name},)).to_markdown()
+        assert f"| {cell} |" in text
+
+
 def test_csv_and_json_keep_every_digit_and_come_back() -> None:
     rows = list(csv.DictReader(io.StringIO(TABLE.to_csv())))
     assert float(rows[0]["accuracy"]) == 0.98046

@@ -221,4 +221,5 @@ def one_line(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return one_line(text).replace("|", "\\|")
+    """A cell: a bar ends it, and of two backslashes in front of one the first escapes the other."""
+    return re.sub(r"(\\*)\|", r"\1\1\\|", one_line(text))
