@@ -192,14 +192,15 @@ def export_qonnx(
     most = room_for(chosen=True) if room is None else room
     frames = frames_within(graph, frames, most, "QONNX export", edges=True)
     count = -(-frames // batch) * batch
-    # At a time what is far from the bound of what may be made of a file: QONNX holds it once more.
-    fit = frames_within(graph, count, max(held_bytes(graph, edges=True), _AT_A_TIME), edges=True)
-    size = max(fit // batch, 1) * batch
     every = [random_feeds(graph, count, np.random.default_rng(seed))]
     if feeds is not None:
         given = len(feeds[graph.inputs[0]]) // batch * batch
         every.append({edge: feeds[edge][:given] for edge in graph.inputs})
         count += given
+    # At a time what is far from the bound of what may be made of a file: QONNX holds it once more.
+    some_room = min(most, max(held_bytes(graph, edges=True), _AT_A_TIME))
+    fit = frames_within(graph, count, some_room, "QONNX export", edges=True)
+    size = max(fit // batch, 1) * batch
     values = 0
     for some in every:
         for start in range(0, len(some[graph.inputs[0]]), size):
