@@ -256,7 +256,7 @@ def test_comparisons_with_thresholds_are_made_some_frames_at_a_time(
         return Counted()
 
     monkeypatch.setattr(export_qdq_module, "_session", counted)
-    monkeypatch.setattr(export_qdq_module, "_AT_A_TIME", 2 * 40 * 40 * 255 * 5)
+    monkeypatch.setattr(export_qdq_module, "AT_A_TIME", 2 * 40 * 40 * 255 * 5)
     export_qdq(graph, tmp_path / "b.onnx")
     assert batches and max(batches) == 2
     with pytest.raises(GraphError, match="comparisons of one frame with thresholds take"):

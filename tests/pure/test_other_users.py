@@ -125,6 +125,9 @@ def test_a_named_place_is_there_from_the_beginning(tmp_path: Path) -> None:
         assert place.is_dir()
         (place / "found").write_text("")
     assert (place / "found").is_file()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")  # yet
+    with pytest.raises(RunError, match="leads to no folder"), held_place(tmp_path / "link", "s"):
+        pass
     with pytest.raises(ZeroDivisionError), held_place(tmp_path / "other", "search"):
         _ = 1 / 0
     assert not (tmp_path / "other").exists()

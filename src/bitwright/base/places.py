@@ -99,7 +99,7 @@ def kept_place(place: Path) -> Iterator[Path]:
     if nothing was written. A file in the way is for whoever writes to name.
 
     Raises:
-        RunError: it is another user's.
+        RunError: it is another user's, or a link that leads to no folder (yet).
         OSError: it cannot be made.
     """
     is_new = not os.path.lexists(place)
@@ -107,6 +107,12 @@ def kept_place(place: Path) -> Iterator[Path]:
         place.mkdir(parents=True, exist_ok=True)
     if place.is_dir():
         check_owner(place)
+    elif place.is_symlink():
+        raise RunError(
+            "is a symbolic link that leads to no folder",
+            where=str(place),
+            hint="remove it, or name the folder itself",
+        )
     try:
         yield place
     finally:

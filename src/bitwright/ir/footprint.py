@@ -16,6 +16,9 @@ from bitwright.ir.kernels import STRIP
 from bitwright.ir.node import Node
 from bitwright.ir.types import TensorType
 
+#: Bytes that are held at a time, if one frame has not more, where another program runs frames and
+#: holds as much once more: far from the bound of what is made of a file (`base.bounded`).
+AT_A_TIME = 1 << 28
 _BYTES = 8
 _OWN = f"; for a file of your own: {LARGE}=1"
 #: A result, and one array of its size that is made on the way to it.

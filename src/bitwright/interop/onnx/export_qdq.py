@@ -49,7 +49,7 @@ from bitwright.interop.onnx.writer.writer import (
     to_nchw,
 )
 from bitwright.ir import ChannelRange, Graph, IntArray, Node, TensorType, random_feeds
-from bitwright.ir.footprint import frames_within
+from bitwright.ir.footprint import AT_A_TIME, frames_within
 from bitwright.ir.levels import random_levels
 from bitwright.lower.ranges import analyse, compared_range
 
@@ -63,8 +63,7 @@ _ROUNDING = {
 _LINE_REACH = 1 << 18
 _BATCH = "N"
 _CHUNK = 64
-#: Bytes of one comparison in ONNX Runtime, and of all of them at a time.
-_A_COMPARISON, _AT_A_TIME = 5, 1 << 28
+_A_COMPARISON = 5  # bytes in ONNX Runtime
 
 
 @dataclass(frozen=True)
@@ -315,7 +314,7 @@ def run_qdq(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> dict[s
         session = _session(model, options)
         frames = len(feeds[graph.inputs[0]])
         parts: list[list[np.ndarray]] = []
-        step = max(1, min(_CHUNK, _AT_A_TIME // (compared_bytes(graph) or 1)))
+        step = max(1, min(_CHUNK, AT_A_TIME // (compared_bytes(graph) or 1)))
         for start in range(0, frames, step):
             reals = {
                 f"{edge}_real": _reals(graph.types[edge], edge, feeds[edge][start : start + step])

@@ -35,13 +35,11 @@ from bitwright.interop.onnx.writer.writer import (
     to_nchw,
 )
 from bitwright.ir import Graph, IntArray, random_feeds
-from bitwright.ir.footprint import frames_within, held_bytes
+from bitwright.ir.footprint import AT_A_TIME, frames_within, held_bytes
 from bitwright.lower.ranges import analyse
 
 #: Nodes that QONNX runs as one model; its time grows with the square of them.
 _PIECE = 64
-#: Bytes of levels of the frames that are compared at a time, if one alone has not more.
-_AT_A_TIME = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -197,8 +195,7 @@ def export_qonnx(
         given = len(feeds[graph.inputs[0]]) // batch * batch
         every.append({edge: feeds[edge][:given] for edge in graph.inputs})
         count += given
-    # At a time what is far from the bound of what may be made of a file: QONNX holds it once more.
-    some_room = min(most, max(held_bytes(graph, edges=True), _AT_A_TIME))
+    some_room = min(most, max(held_bytes(graph, edges=True), AT_A_TIME))
     fit = frames_within(graph, count, some_room, "QONNX export", edges=True)
     size = max(fit // batch, 1) * batch
     values = 0
