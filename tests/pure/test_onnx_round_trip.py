@@ -262,3 +262,21 @@ def test_comparisons_with_thresholds_are_made_some_frames_at_a_time(
     with pytest.raises(GraphError, match="comparisons of one frame with thresholds take"):
         export_qdq(graph, tmp_path / "c.onnx", room=1_500_000)
     assert not (tmp_path / "c.onnx").exists()
+
+
+def test_lines_take_no_comparisons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written as a line is not refused for the thresholds that it no longer has."""
+    builder = GraphBuilder("line", INTEGER)
+    x = builder.input("x", TensorType((30, 30, 1), parse_format("uint8"), (1.0,), 0, 255))
+    params = {"thresholds": np.arange(1, 256)[None]}
+    graph = builder.finish(builder.add("threshold", (x,), attrs={"format": "uint8"}, params=params))
+    report = export_qdq(graph, tmp_path / "a.onnx", room=30 * 30 * 255)
+    assert (report.lines, report.comparisons) == (1, 0)
+
+    class Full:
+        def run(self, *_: object) -> object:
+            raise RuntimeError("std::bad_alloc")
+
+    monkeypatch.setattr(export_qdq_module, "_session", lambda *_: Full())
+    with pytest.raises(MemoryError):  # which commands know, and say what to do
+        export_qdq(graph, tmp_path / "b.onnx")

@@ -119,6 +119,17 @@ def test_nothing_is_made_in_another_users_folder(
             pass
 
 
+def test_a_place_is_looked_at_from_a_folder_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with alone_in(tmp_path):
+        pass
+    monkeypatch.chdir(tmp_path)
+
+
 def test_a_named_place_is_there_from_the_beginning(tmp_path: Path) -> None:
     """Nobody can put a link there while it is computed what will be written."""
     with held_place(tmp_path / "a" / "out", "search") as place:
@@ -128,7 +139,7 @@ def test_a_named_place_is_there_from_the_beginning(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")  # yet
     with pytest.raises(RunError, match="leads to no folder"), held_place(tmp_path / "link", "s"):
         pass
-    with pytest.raises(ZeroDivisionError), held_place(tmp_path / "other", "search"):
+    with pytest.raises(ZeroDivisionError), held_place(tmp_path / "other" / "out", "search"):
         _ = 1 / 0
     assert not (tmp_path / "other").exists()
 

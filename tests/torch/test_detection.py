@@ -218,3 +218,13 @@ def test_several_things_are_learned_with_augmentation_that_moves_them(tmp_path: 
     measured = evaluate(model, splits.test, task=task)
     assert measured.first.metric.name == "AP50" and measured.first.value > 0.5
     assert measured.others["IoU"] > 0.5 and measured.others["false_boxes"] < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "reach"),
+    [({}, 1), ({"objects": "several"}, 2), ({"objects": "several", "variant": "averaged"}, 1),
+     ({"objects": "several", "variant": "counted"}, 1), ({"objects": "several", "reach": 3}, 3)],
+)  # fmt: skip
+def test_the_reach_of_a_loss_that_is_named_is_one(options: dict[str, object], reach: float) -> None:
+    """Recipes that name a loss mean what they meant before several things had one of their own."""
+    assert detector(**options).reach == reach

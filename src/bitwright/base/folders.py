@@ -144,7 +144,7 @@ def _way(folder: Path) -> Iterator[tuple[Path, bool]]:
         RunError: there are too many links.
         OSError: one cannot be looked at.
     """
-    start = Path.cwd() / folder
+    start = folder if folder.is_absolute() else Path.cwd() / folder  # which may be removed
     reached = Path(start.anchor)
     left, links = [*reversed(start.parts[1:])], 0
     yield reached, not left

@@ -102,8 +102,8 @@ def kept_place(place: Path) -> Iterator[Path]:
         RunError: it is another user's, or a link that leads to no folder (yet).
         OSError: it cannot be made.
     """
-    is_new = not os.path.lexists(place)
-    if is_new:
+    made = [step for step in (place, *place.parents) if not os.path.lexists(step)]
+    if made:
         place.mkdir(parents=True, exist_ok=True)
     if place.is_dir():
         check_owner(place)
@@ -116,9 +116,9 @@ def kept_place(place: Path) -> Iterator[Path]:
     try:
         yield place
     finally:
-        if is_new:
-            with suppress(OSError):  # something is in it
-                place.rmdir()
+        with suppress(OSError):  # something is in it
+            for step in made:
+                step.rmdir()
 
 
 def drop_empty() -> None:

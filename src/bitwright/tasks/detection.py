@@ -57,8 +57,8 @@ class Detection(Task):
         overlap: of two boxes of a class that overlap more (intersection over union) the better
             one is kept, of several.
         reach: side of the square around a cell's middle, in cells, in which the centres of its
-            boxes may lie; above 1 the cells around a true box's centre learn the box, too. None: 1
-            of one thing, 2 of several.
+            boxes may lie; above 1 the cells around a true box's centre learn the box, too. None: 2
+            with the loss that several things have by default, else 1.
         merge: a box that is found is the mean, by score, of all boxes of its class that overlap it
             by at least so much; None: as one cell gives it.
     """
@@ -78,10 +78,10 @@ class Detection(Task):
         merge: float | None = None,
     ) -> None:
         self._count, self._cells = _checked_anchors(anchors)
+        if reach is None:  # a loss that is named keeps what it has always meant
+            reach = 2.0 if objects == SEVERAL and variant is None else 1.0
         if variant is None:
             variant = COUNTED if objects == SEVERAL else AVERAGED
-        if reach is None:
-            reach = 2.0 if objects == SEVERAL else 1.0
         for value, known, what in (
             (variant, VARIANTS, "variant"),
             (objects, (ONE, SEVERAL), "objects"),

@@ -27,7 +27,7 @@ import numpy as np
 
 from bitwright.base.errors import BitwrightError, GraphError, ToolError
 from bitwright.base.files import atomic_write
-from bitwright.base.memory import LARGE, room_for, shown
+from bitwright.base.memory import LARGE, ran_out, room_for, shown
 from bitwright.interop.onnx.runtime import onnx_runtime
 from bitwright.interop.onnx.writer.affine_fit import fit_line
 from bitwright.interop.onnx.writer.nodes import (
@@ -241,8 +241,23 @@ def _comparisons(out: Writer, node: Node, thresholds: IntArray, target: str, bas
         out.op("Add", [total, out.real(f"{name}.base", base)], target, f"{name}.rebase")
 
 
-def qdq_model(graph: Graph) -> tuple[bytes, int, int]:
-    """The graph as a serialised QDQ model; how many activations are lines, and comparisons.
+@dataclass(frozen=True)
+class QdqModel:
+    """A graph as a serialised QDQ model.
+
+    Attributes:
+        lines: activations that are a line.
+        compared: of each of the others the bytes that one frame's comparisons take, of each pixel
+            with each threshold: a bit, and a number that is added up.
+    """
+
+    body: bytes
+    lines: int
+    compared: tuple[int, ...]
+
+
+def qdq_model(graph: Graph) -> QdqModel:
+    """The graph as a QDQ model.
 
     Raises:
         GraphError: a number could leave the exact range of float32, or activations are floats.
@@ -258,7 +273,12 @@ def qdq_model(graph: Graph) -> tuple[bytes, int, int]:
     kinds = [_write(out, node, ranges[node.inputs[0]]) for node in graph]
     outputs = [_output(out, edge) for edge in graph.outputs]
     body = bytes(out.model(inputs, outputs, []).SerializeToString())
-    return body, kinds.count("line"), kinds.count("comparisons")
+    compared = (
+        _A_COMPARISON * graph.types[node.output].size * node.params["thresholds"].shape[1]
+        for node, kind in zip(graph, kinds, strict=True)
+        if kind == "comparisons"
+    )
+    return QdqModel(body, kinds.count("line"), tuple(compared))
 
 
 def _write(out: Writer, node: Node, seen: ChannelRange) -> str:
@@ -286,35 +306,23 @@ def _output(out: Writer, edge: str) -> str:
     return out.apply("Mul", [edge, held], f"{edge}_real", out.shape(kind))
 
 
-def compared_bytes(graph: Graph) -> int:
-    """Bytes that one frame's comparisons with thresholds take at the most: of each pixel with each
-    threshold, as a bit and as a number that is added up.
-    """
-    return max(
-        (
-            _A_COMPARISON * graph.types[node.output].size * node.params["thresholds"].shape[1]
-            for node in graph
-            if node.op == "threshold"
-        ),
-        default=0,
-    )
-
-
-def run_qdq(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> dict[str, np.ndarray]:
+def run_qdq(model: QdqModel, graph: Graph, feeds: Mapping[str, IntArray]) -> dict[str, np.ndarray]:
     """The file's outputs by ONNX Runtime for levels of the graph's inputs: reals and labels.
 
     Raises:
+        MemoryError: there is not enough of it.
         ToolError: ``onnxruntime`` is missing or refuses the file.
     """
     need_onnx("onnxruntime")
     onnxruntime = onnx_runtime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
+    options.enable_cpu_mem_arena = False  # it takes the next power of two of what is asked for
     try:
-        session = _session(model, options)
+        session = _session(model.body, options)
         frames = len(feeds[graph.inputs[0]])
         parts: list[list[np.ndarray]] = []
-        step = max(1, min(_CHUNK, AT_A_TIME // (compared_bytes(graph) or 1)))
+        step = max(1, min(_CHUNK, AT_A_TIME // max(model.compared, default=1)))
         for start in range(0, frames, step):
             reals = {
                 f"{edge}_real": _reals(graph.types[edge], edge, feeds[edge][start : start + step])
@@ -324,6 +332,8 @@ def run_qdq(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> dict[s
     except BitwrightError:
         raise
     except Exception as error:
+        if ran_out(error):
+            raise MemoryError(str(error)) from error
         raise ToolError(f"ONNX Runtime cannot run the file: {error}", where="QDQ export") from error
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     return {e: from_nchw(v) for e, v in zip(graph.outputs, columns, strict=True)}
@@ -361,7 +371,7 @@ def _reals(kind: TensorType, edge: str, levels: IntArray) -> np.ndarray:
     return to_nchw(reals * float_scale(kind, edge) if kind.scale else reals)
 
 
-def _compare(model: bytes, graph: Graph, feeds: Mapping[str, IntArray]) -> int:
+def _compare(model: QdqModel, graph: Graph, feeds: Mapping[str, IntArray]) -> int:
     kinds = graph.types
     expected = {
         edge: levels.astype(np.float32) * float_scale(kinds[edge], edge)
@@ -409,10 +419,10 @@ def export_qdq(
         MismatchError: ONNX Runtime computes something else; nothing is written.
         GraphError, ToolError: see `qdq_model`.
     """
-    model, lines, comparisons = qdq_model(graph)
+    model = qdq_model(graph)
     most = room_for(chosen=True) if room is None else room
     frames = frames_within(graph, frames, most, "QDQ export")
-    if (compared := compared_bytes(graph)) > most:
+    if (compared := max(model.compared, default=0)) > most:
         raise GraphError(
             f"the comparisons of one frame with thresholds take {shown(compared)} of memory; "
             f"{shown(most)} are allowed",
@@ -431,5 +441,5 @@ def export_qdq(
             part = {edge: feeds[edge][start : start + size] for edge in graph.inputs}
             values += _compare(model, graph, part)
         frames += given
-    atomic_write(path, model)
-    return QdqReport(path, frames, values, lines, comparisons)
+    atomic_write(path, model.body)
+    return QdqReport(path, frames, values, model.lines, len(model.compared))

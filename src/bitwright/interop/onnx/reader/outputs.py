@@ -241,7 +241,7 @@ def finish(low: Importer, names: tuple[str, ...]) -> tuple[Output, ...]:
 
 def _say_what_is_left(low: Importer, name: str, value: Value) -> None:
     """Of an output whose levels are no numbers of the file but for a scale and an offset."""
-    left = [step.op for step in value.steps] if value.affine() is None else []
+    left = [step.op for step in value.steps if step.affine() is None]
     if value.order is not None:
         places = value.order.ravel()
         if not np.array_equal(places, np.arange(places.size)):
