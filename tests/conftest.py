@@ -42,7 +42,7 @@ if "BITWRIGHT_DATA" not in os.environ and _DEFAULT_DATA.is_dir():
 
 
 #: Tiers by the length of their tests: with the long ones last, one of two processes would wait.
-LONG_FIRST = ("formal", "yosys", "e2e", "verilator", "torch", "pure", "opencl")
+LONG_FIRST = ("formal", "yosys", "e2e", "verilator", "torch", "pure", "opencl", "gpu")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -70,6 +70,12 @@ def _opencl_device() -> str | None:
     return None if device_names() else "no OpenCL device (Debian: pocl-opencl-icd)"
 
 
+def _gpu() -> str | None:
+    import torch
+
+    return None if torch.cuda.is_available() else "no CUDA device"
+
+
 @cache
 def missing_for(tier: str) -> str | None:
     """Why the tests of a tier cannot run here, or None if they can."""
@@ -85,6 +91,7 @@ def missing_for(tier: str) -> str | None:
         "formal": (lambda: _module("pyosys"),),
         "e2e": (lambda: _module("torch"),),
         "opencl": (lambda: _module("pyopencl"), _opencl_device),
+        "gpu": (lambda: _module("torch"), _gpu),
     }
     return next((reason for need in needs.get(tier, ()) if (reason := need())), None)
 
@@ -101,7 +108,11 @@ def require(reason: str | None) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before any fixture: those of a module or a session would meet the missing need first."""
-    require(missing_for(_tier(item.path)))
+    tier = _tier(item.path)
+    reason = missing_for(tier)
+    if reason is not None and tier == "gpu":  # no CI machine has one
+        pytest.skip(reason)
+    require(reason)
 
 
 @pytest.fixture(scope="session")

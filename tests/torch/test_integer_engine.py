@@ -352,6 +352,31 @@ def test_an_engine_with_other_numbers_is_never_chosen(
     assert len([r for r in caplog.records if "gives other numbers" in r.message]) == 1
 
 
+class FailingEngine(EmulatedEngine):
+    """As a GPU's library that has no product of some sizes."""
+
+    name = "failing"
+
+    def multiply(self, *task: Any) -> torch.Tensor:
+        raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
+
+
+@pytest.mark.parametrize("preferred", [True, False])
+def test_an_engine_that_fails_is_never_chosen(
+    preferred: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    draw = np.random.default_rng(0)
+    x = random_operand((2, 3, 6, 9 + preferred), 8, 0, draw)
+    w = random_operand((4, 3, 3, 3), 8, 0, draw)
+    engines = [FailingEngine(), EmulatedEngine()]
+    engine = ChoosingEngine(engines, name="both", preferred=preferred)
+    expected = EmulatedEngine().forward(x, w, Geometry())
+    assert torch.equal(engine.forward(x, w, Geometry()), expected)
+    (choice,) = engine.choices.values()
+    assert choice.engine.name == "emulated" and choice.wrong == ("failing",)
+    assert "failing is not used" in caplog.text
+
+
 def test_what_is_no_integer_is_emulated() -> None:
     engine = make_engine("integer")
     x = Operand(None, real=torch.randn(2, 3, 5, 5))

@@ -21,6 +21,7 @@ from torch import Tensor
 from bitwright.base.errors import ModelError
 from bitwright.formats import Format, IntegerFormat
 from bitwright.formats.pytorch.grid import power_of_two
+from bitwright.formats.pytorch.rounding import divided
 from bitwright.quantize.histogram import Histogram, entropy_scale
 from bitwright.quantize.scale_search import TINY, mse_scale
 from bitwright.quantize.spec import Granularity, QuantSpec, ScaleRule
@@ -109,17 +110,17 @@ class Max(Rule):
 
     def fit(self, table: Tensor, spec: QuantSpec) -> Tensor:
         # Two vectorised reductions: torch.aminmax and the infinity norm are ten times slower.
-        return torch.maximum(table.amax(dim=1), -table.amin(dim=1)) / spec.format.reach
+        return divided(torch.maximum(table.amax(dim=1), -table.amin(dim=1)), spec.format.reach)
 
     def fit_batch(self, x: Tensor, spec: QuantSpec) -> Tensor:
-        return (torch.maximum(x.amax(), -x.amin()) / spec.format.reach).reshape(1)
+        return divided(torch.maximum(x.amax(), -x.amin()), spec.format.reach).reshape(1)
 
 
 class Percentile(Rule):
     estimator = "percentile"
 
     def fit(self, table: Tensor, spec: QuantSpec) -> Tensor:
-        return torch.quantile(table.abs(), spec.percentile / 100, dim=1) / spec.format.reach
+        return divided(torch.quantile(table.abs(), spec.percentile / 100, dim=1), spec.format.reach)
 
 
 class Mean(Rule):
@@ -337,9 +338,9 @@ def scale_of_range(low: Tensor, high: Tensor, spec: QuantSpec) -> Tensor:
     (Jacob et al. 2018, section 2.1), else symmetric by the one farther from zero.
     """
     if spec.zero_point:
-        return (high - low) / (spec.format.max_code - spec.format.min_code) / spec.format.lsb
+        return divided(high - low, spec.format.max_code - spec.format.min_code) / spec.format.lsb
     reach = high if spec.lowest == 0 else torch.maximum(high, -low)
-    return reach / spec.format.reach
+    return divided(reach, spec.format.reach)
 
 
 def dynamic_exponent(low: Tensor, high: Tensor, lowest: int, highest: int) -> Tensor:

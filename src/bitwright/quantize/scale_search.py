@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bitwright.formats import Format
-from bitwright.formats.pytorch.rounding import quantize_ratio
+from bitwright.formats.pytorch.rounding import divided, quantize_ratio
 from bitwright.quantize.spec import QuantSpec
 
 #: Smallest scale: keeps a tensor of zeros, and a learned scale gone astray, dividing by something.
@@ -26,7 +26,7 @@ def mse_scale(table: Tensor, spec: QuantSpec) -> Tensor:
     Candidates are 0.05 .. 1 of the scale that clips nothing, in geometric steps of 8 %, or for
     ``power_of_two`` the powers from there down.
     """
-    unclipped = (table.abs().amax(dim=1) / spec.format.reach).clamp(min=TINY)
+    unclipped = divided(table.abs().amax(dim=1), spec.format.reach).clamp(min=TINY)
     if spec.power_of_two:
         top = torch.exp2(torch.ceil(torch.log2(unclipped)))
         candidates = [top * 2.0**-k for k in range(_POWERS)]

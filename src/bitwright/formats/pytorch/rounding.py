@@ -18,6 +18,13 @@ from bitwright.formats.pytorch.grid import quantize_to_grid, round_to_int
 from bitwright.formats.pytorch.kernels import encode_natively, levels_natively
 
 
+def divided(x: Tensor, by: float) -> Tensor:
+    """``x / by``, rounded once on every device: on a GPU torch multiplies by the reciprocal of a
+    Python number, so a scale found there would have another last bit than the same one on a CPU.
+    """
+    return x / torch.full((), by, dtype=x.dtype, device=x.device)
+
+
 def quantize_ratio(
     ratio: Tensor,
     number_format: Format,

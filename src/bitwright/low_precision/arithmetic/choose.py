@@ -177,7 +177,8 @@ def _first_right(
     expected = call(reference)
     wrong: list[str] = []
     for engine in others:
-        if _agrees(engine, call(engine), expected, case):
+        out = _tried(engine, call, case)
+        if out is not None and _agrees(engine, out, expected, case):
             return expected, Choice(engine, {}, tuple(wrong))
         wrong.append(engine.name)
     return expected, Choice(reference, {}, tuple(wrong))
@@ -195,9 +196,11 @@ def _fastest(
         best = float("inf")
         for run in range(1 + _RUNS):
             begin = _now(expected.device)
-            out = call(engine)
+            out = call(engine) if engine is reference else _tried(engine, call, case)
             spent = (_now(expected.device) - begin) * 1e3
-            if engine is not reference and not _agrees(engine, out, expected, case):
+            if engine is not reference and (
+                out is None or not _agrees(engine, out, expected, case)
+            ):
                 wrong.append(engine.name)
                 break
             if run:
@@ -209,6 +212,18 @@ def _fastest(
             found[engine.name] = best
     fastest = min((e for e in engines if e.name in found), key=lambda e: found[e.name])
     return expected, Choice(fastest, found, tuple(wrong))
+
+
+def _tried(engine: Engine, call: Callable[[Engine], Tensor], case: Case) -> Tensor | None:
+    """What an engine gives; None of one that fails, as a GPU's library does for sizes that it does
+    not have: another one computes these.
+    """
+    try:
+        return call(engine)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        _log.warning("the engine %s is not used for %s: %s", engine.name, case, reason)
+        return None
 
 
 def _agrees(engine: Engine, out: Tensor, expected: Tensor, case: Case) -> bool:

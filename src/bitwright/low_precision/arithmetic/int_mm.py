@@ -22,9 +22,9 @@ from bitwright.low_precision.arithmetic.operands import Operand, scaled
 _TERMS = (2**31 - 1) >> 14
 #: Elements of the largest matrix that is made of images at a time.
 _ELEMENTS = 1 << 24
-#: What the GPU's product wants rows, columns and sums to be multiples of, and more rows than 16.
-_MULTIPLE = 8
-_ROWS = 24
+#: What the GPU's product wants columns and sums to be multiples of, and how many rows at least.
+_MULTIPLE = 16
+_ROWS = 32
 
 
 class IntMatrixEngine(Engine):
@@ -151,13 +151,15 @@ def _digits(levels: Tensor, bits: int) -> list[Tensor]:
 
 
 def _matrix_product(left: Tensor, right: Tensor) -> Tensor:
-    """int8 matrices -> int32, with what a GPU wants of their sizes."""
+    """int8 matrices -> int32, with what a GPU wants of their sizes and strides."""
     m, n = left.shape[0], right.shape[1]
-    if left.device.type == "cuda":
-        extra = -left.shape[1] % _MULTIPLE
-        left = functional.pad(left, (0, extra, 0, max(_ROWS - m, 0)))
-        right = functional.pad(right, (0, -n % _MULTIPLE, 0, extra))
-    return torch._int_mm(_row_major(left), _row_major(right))[:m, :n]
+    if left.device.type != "cuda":
+        return torch._int_mm(_row_major(left), _row_major(right))
+    extra = -left.shape[1] % _MULTIPLE
+    left = functional.pad(left, (0, extra, 0, max(_ROWS - m, 0)))
+    right = functional.pad(right, (0, -n % _MULTIPLE, 0, extra))
+    # Column by column: with both row by row its library has no product of some sizes (24 rows).
+    return torch._int_mm(_row_major(left), _row_major(right.T).T)[:m, :n]
 
 
 def _row_major(matrix: Tensor) -> Tensor:
