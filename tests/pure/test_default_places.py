@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from bitwright.base.claims import claimed
 from bitwright.base.errors import RunError
-from bitwright.base.places import claim, default_place, is_claimed
+from bitwright.base.places import claim, default_place, is_claimed, kept_place
 from bitwright.cli.app import app
 from bitwright.cli.options import recipe_source, resolve
 from bitwright.pipeline.api import build_recipe
@@ -123,7 +123,14 @@ def test_a_mark_alone_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    "verb", ["search digits_cnn --budget 8kB", "bench runs/no", "formats compare digits_cnn"]
+    "verb",
+    [
+        "search digits_cnn --budget 8kB",
+        "bench runs/no",
+        "formats compare digits_cnn",
+        "study digits",
+        "skynet search my-detector --target-ms 1",
+    ],
 )
 def test_of_two_commands_that_compute_into_one_place_the_second_is_refused(
     verb: str, tmp_path: Path
@@ -132,3 +139,10 @@ def test_of_two_commands_that_compute_into_one_place_the_second_is_refused(
         result = CliRunner().invoke(app, [*verb.split(), "--out", str(tmp_path / "out")])
     assert isinstance(result.exception, RunError), result.output
     assert "is about to be written" in str(result.exception)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_users(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file" / "out", Path("/proc/none/out")):
+        with pytest.raises(RunError, match="cannot be made"), kept_place(place):
+            pass

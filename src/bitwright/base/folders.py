@@ -190,6 +190,13 @@ def check_owner(folder: Path) -> None:
         shared = not stat.S_ISLNK(found.st_mode) and found.st_mode & stat.S_IWGRP
         if found.st_uid in trusted or (shared and found.st_gid in _teams()):
             continue
+        if place in links:
+            raise RunError(
+                f"is another user's symbolic link (number {found.st_uid}), who could let it lead "
+                "elsewhere",
+                where=str(place),
+                hint="name the folder that it leads to",
+            )
         raise RunError(
             f"is another user's (number {found.st_uid}): what is made and run in it he could "
             "exchange",

@@ -99,12 +99,18 @@ def kept_place(place: Path) -> Iterator[Path]:
     if nothing was written. A file in the way is for whoever writes to name.
 
     Raises:
-        RunError: it is another user's, or a link that leads to no folder (yet).
-        OSError: it cannot be made.
+        RunError: it is another user's, a link that leads to no folder (yet), or cannot be made.
     """
     made = [step for step in (place, *place.parents) if not os.path.lexists(step)]
     if made:
-        place.mkdir(parents=True, exist_ok=True)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(
+                f"the folder for results cannot be made: {error.strerror or error}",
+                where=str(place),
+                hint="name another place",
+            ) from error
     if place.is_dir():
         check_owner(place)
     elif place.is_symlink():

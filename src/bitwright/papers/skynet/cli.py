@@ -82,6 +82,7 @@ def search_verb(  # noqa: PLR0913, PLR0917 - each is one thing that a search is 
     What was measured is kept in the folder: a search that was stopped goes on there, and other
     strategies and seeds use it. The recipe of the chosen network lies there, too: build it.
     """
+    from bitwright.base.claims import claimed
     from bitwright.base.places import kept_place
     from bitwright.papers.skynet.search.run import SearchRequest, run_search
     from bitwright.papers.skynet.search.swarm import Bounds, Fitness, Settings
@@ -107,7 +108,7 @@ def search_verb(  # noqa: PLR0913, PLR0917 - each is one thing that a search is 
         ray=ray,
         per="latency_ms" if lone else "interval_ms",
     )
-    with kept_place(request.out), output.progress() as progress:
+    with kept_place(Path(out)), claimed(Path(out), force=True), output.progress() as progress:
         found = run_search(request, progress)
     _tell(output, found)
 
