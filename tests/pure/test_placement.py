@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from tests.hw_networks import rounded_network
 from tests.strategies import GraphLimits, integer_graphs
 
-from bitwright.base.errors import DataError, ModelError, NoHardware, RunError, TargetError
+from bitwright.base.errors import (
+    DataError,
+    GraphError,
+    ModelError,
+    NoHardware,
+    RunError,
+    TargetError,
+)
 from bitwright.cli import entry
 from bitwright.engine.compiler import compile_graph
 from bitwright.engine.compiler.front import network_of
@@ -21,9 +28,11 @@ from bitwright.engine.config import ENGINES
 from bitwright.formats import parse_format
 from bitwright.hw.template import template
 from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds, save_graph
+from bitwright.ir.footprint import held_bytes
 from bitwright.lower import placement
 from bitwright.lower.placement import ACCELERATOR, HOST, macs_of, place_graph
 from bitwright.lower.split import Run
+from bitwright.pipeline.designs import split
 from bitwright.pipeline.designs.folder import DesignSettings, open_design
 from bitwright.pipeline.designs.split import open_split, placement_for, write_split
 from bitwright.pipeline.recipe_hardware import HardwareSection
@@ -191,6 +200,26 @@ def test_levels_between_the_parts_are_those_of_the_data(tmp_path: Path) -> None:
     assert design.levels is not None
     between = graph.run(feeds, edges=True)["act1"]
     assert np.array_equal(design.levels["act1"], between)
+
+
+def test_levels_between_the_parts_have_their_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`split` of a folder whose 156 kB of levels are 20 large frames took 13.6 GB."""
+    graph = network_with()
+    feeds = random_feeds(graph, 7, np.random.default_rng(2))
+    each = held_bytes(graph, edges=True)
+    monkeypatch.setattr(split, "AT_A_TIME", 2 * each)
+    found = placement_for(graph, HardwareSection(), most=2)
+    write_split(found, DesignSettings(), tmp_path / "out", feeds, stranger="net")
+    design = open_design(tmp_path / "out" / "part-2-accelerator")
+    assert design.levels is not None
+    between = graph.run({"x": feeds["x"][:2]}, edges=True)["act1"]
+    assert np.array_equal(design.levels["act1"], between)
+    monkeypatch.setattr(split, "room_for", lambda chosen: each - 1)
+    with pytest.raises(GraphError, match="one frame takes"):
+        write_split(found, DesignSettings(), tmp_path / "no", feeds, stranger="net")
+    write_split(found, DesignSettings(), tmp_path / "own", feeds)
 
 
 def test_a_part_is_written_behind_no_link(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bitwright.base import bounded
 from bitwright.base.errors import DataError, ModelError, RunError
 from bitwright.cli import entry as cli
 from bitwright.explore.subject import _data_spec, find_subject
-from bitwright.interop import ops
+from bitwright.interop import ops, packed_model
 from bitwright.interop.model_files import LoadedModel, save_model, save_network
 from bitwright.interop.network import InputConvention, Layer, Network
 from bitwright.interop.network_to_torch import module_of
@@ -88,6 +88,19 @@ def test_what_becomes_of_a_file_has_its_bound(
         inspect_model(str(model))
     with pytest.raises((AssertionError, MemoryError)):  # the machine's memory alone stops it
         inspect_model(str(model), input_shape=(8, 8, 1))
+
+
+def test_formats_of_a_small_file_have_their_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prototxt of Ristretto, of 505 bytes and 154 of weights, took 5 GB to become a `.bwq`."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 1, bias=False))
+    loaded = LoadedModel(model, (8, 8, 1), InputConvention(), quant={"weight": "int8"})
+    monkeypatch.setattr(export_network, "read_model", lambda *_: loaded)
+    monkeypatch.setattr(packed_model, "converted", greedy)
+    (tmp_path / "net.prototxt").write_text("name: 'net'")
+    with pytest.raises(DataError, match=r"net\.prototxt: takes more than 1\.5 GiB of memory"):
+        export_network.export_packed(tmp_path / "net.prototxt", tmp_path / "out.bwq")
 
 
 @pytest.mark.parametrize("folder", [False, True], ids=["file", "folder"])

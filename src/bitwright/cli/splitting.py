@@ -43,6 +43,7 @@ def split(
     from bitwright.pipeline.designs.folder import DesignSettings, changed
     from bitwright.pipeline.designs.split import PARTS, placement_for, write_split
     from bitwright.pipeline.export_network import read_graph
+    from bitwright.pipeline.run_files import is_run
 
     output = Output(json)
     given = list(assign or [])
@@ -54,7 +55,8 @@ def split(
     with claimed(out / PARTS, force=force):
         graph, feeds = read_graph(network)
         found = placement_for(graph, settings.hardware, most)
-        paths = write_split(found, settings, out, feeds)
+        stranger = None if is_run(network) else str(network)
+        paths = write_split(found, settings, out, feeds, stranger=stranger)
     value = {**found.to_json(), "paths": {name: str(path) for name, path in paths.items()}}
     if output.answered(value):
         return

@@ -250,7 +250,8 @@ def read_quantized(source: Path, input_shape: Shape | None = None) -> LoadedMode
             where=str(source),
             hint="name a run directory behind its step `quantize`, or a prototxt of Ristretto",
         )
-    return converted(loaded)
+    asked = input_shape is not None
+    return _of_a_file(lambda: converted(loaded), source, MODEL, asked=asked)
 
 
 def _quantized_of_run(run: Path) -> LoadedModel:

@@ -17,12 +17,14 @@ from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, TargetError
 from bitwright.base.files import MOST_TEXT, atomic_write, parse_json, read_text
 from bitwright.base.folders import check_no_links, own_file
+from bitwright.base.memory import room_for
 from bitwright.base.progress import Progress, no_progress
 from bitwright.engine.compiler.front import network_of
 from bitwright.engine.config import EngineConfig
 from bitwright.hw.template import template
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, save_graph
 from bitwright.ir.executor import Executor
+from bitwright.ir.footprint import AT_A_TIME, frames_within, held_bytes
 from bitwright.lower.placement import ACCELERATOR, HOST, Accept, Placement, place_graph
 from bitwright.lower.split import Maker, Part, Run
 from bitwright.pipeline.designs.folder import GRAPH, Design, DesignSettings, open_design
@@ -68,20 +70,33 @@ def write_split(
     settings: DesignSettings,
     folder: Path,
     feeds: Mapping[str, IntArray] | None = None,
+    *,
+    stranger: str | None = None,
 ) -> dict[str, Path]:
     """Write the parts.
 
     Args:
         feeds: levels of the graph's inputs, of real data, from which those between the parts
-            follow; None: the designs are proven on random ones.
+            follow, of as many frames as `AT_A_TIME` bytes hold, at least one; None: the designs
+            are proven on random ones.
+        stranger: the file or folder of somebody else that graph and feeds are from.
 
     Returns:
         The folder, or file, of each part, by its name.
 
     Raises:
         RunError: a link lies in the place of a part.
+        GraphError: what one frame takes is more than a stranger's may.
     """
-    values = dict(feeds or {})
+    graph = placement.graph
+    values: dict[str, IntArray] = {}
+    if feeds:
+        room = max(AT_A_TIME, held_bytes(graph, edges=True))
+        if stranger is not None:
+            room = min(room, room_for(chosen=False))
+        given = len(next(iter(feeds.values())))
+        size = frames_within(graph, given, room, stranger, edges=True)
+        values = {edge: levels[:size] for edge, levels in feeds.items()}
     names = [f"part-{number}-{part.place}" for number, part in enumerate(placement.parts)]
     paths = {name: folder / name for name in names}
     check_no_links(*paths.values())
@@ -93,7 +108,7 @@ def write_split(
             Design(paths[name], part.graph, settings, levels).save()
         else:
             save_graph(part.graph, paths[name] / GRAPH)
-        if feeds is not None:
+        if feeds:
             values |= Executor(part.graph).run(known)
     save_graph(placement.graph, folder / WHOLE)
     atomic_write(folder / PARTS, json.dumps(placement.to_json(), indent=1) + "\n")
