@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from tests.onnx_models import File
 from torch import nn
 
 from bitwright.base import bounded
@@ -22,12 +23,14 @@ from bitwright.interop import ops, packed_model
 from bitwright.interop.model_files import LoadedModel, save_model, save_network
 from bitwright.interop.network import InputConvention, Layer, Network
 from bitwright.interop.network_to_torch import module_of
+from bitwright.interop.onnx.reader import inspection
 from bitwright.interop.packed_model import save_packed_model
 from bitwright.models import memory
 from bitwright.pipeline import export_network, import_network
 from bitwright.pipeline.import_network import import_packed
-from bitwright.pipeline.inspection import torch_model
+from bitwright.pipeline.inspection import onnx_file, torch_model
 from bitwright.pipeline.inspection.inspect import inspect_model
+from bitwright.pipeline.inspection.onnx_file import inspect_onnx
 from bitwright.quantize import Policy, apply
 
 MIB = 1 << 20
@@ -88,6 +91,25 @@ def test_what_becomes_of_a_file_has_its_bound(
         inspect_model(str(model))
     with pytest.raises((AssertionError, MemoryError)):  # the machine's memory alone stops it
         inspect_model(str(model), input_shape=(8, 8, 1))
+
+
+@pytest.mark.parametrize("place", ["walk", "behind"])
+def test_inspecting_onnx_has_its_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A file of 3 kB whose vectors double 18 times took 18.7 GB to be inspected."""
+    file = File(1, 4)
+    file.quant(scale=1.0, bits=4, signed=0)
+    file.op("Relu")
+    file.quant(scale=2.0, bits=2, signed=0)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(file.model(file.net))
+    if place == "walk":
+        monkeypatch.setattr(inspection, "walk", greedy)
+    else:
+        monkeypatch.setattr(onnx_file, "becomes_by_layer", greedy)
+    (problem,) = inspect_onnx(path).problems
+    assert "takes more than 1.5 GiB of memory" in problem.problem
 
 
 def test_formats_of_a_small_file_have_their_bound(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from bitwright.base.bounded import bounded
 from bitwright.base.errors import BitwrightError
 from bitwright.pipeline.inspection.results import Inspection, NodeRow, Problem, becomes_by_layer
 
@@ -36,8 +37,8 @@ def inspect_onnx(path: Path, *, input_type: str | None = None) -> Inspection:
             own = [Problem(f"node {v.node} ({v.op})", v.problem, v.advice) for v in bad]
             return Inspection(name, rows, tuple(own))
         imported = load(path, input_type=input_type)
+        made, problems = bounded(lambda: becomes_by_layer(imported.graph), path, made=True)
     except BitwrightError as error:
         return Inspection(name, rows, (Problem.of(error, name),))
-    made, problems = becomes_by_layer(imported.graph)
     full = tuple(replace(row, **made.get(row.node, {})) for row in rows)
     return Inspection(name, full, problems, imported.notes)

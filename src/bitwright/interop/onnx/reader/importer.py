@@ -39,7 +39,7 @@ SCORES, LABEL = "scores", "label"
 _RANKS = (2, 3, 4)
 _CHECK = "check the file with onnx.checker"
 #: What numpy raises for shapes and values that contradict each other.
-MALFORMED = (ValueError, IndexError, KeyError, TypeError, ArithmeticError, MemoryError)
+MALFORMED = (ValueError, IndexError, KeyError, TypeError, ArithmeticError)
 _DOMAINS = ("", "ai.onnx", "onnx.brevitas")
 _FAMILIES = ("qonnx.", "finn.")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import BitwrightError
 from bitwright.interop.onnx.reader.budget import Work
 from bitwright.interop.onnx.reader.build import Importer
@@ -39,6 +40,7 @@ class Verdict:
     behind: str = ""
 
 
+@bounded_reader
 def verdicts(
     path: Path, *, input_type: str | None = None, input_layout: str | None = None
 ) -> list[Verdict]:
@@ -47,7 +49,8 @@ def verdicts(
     Where no layout is given, the one with the fewest problems counts.
 
     Raises:
-        DataError: the file is damaged or is no ONNX.
+        DataError: the file is damaged or is no ONNX, or takes more memory or time than its size
+            gives reason for.
         ModelError: its input is none that can be read.
     """
     model = read_model(path)
