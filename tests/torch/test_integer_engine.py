@@ -357,24 +357,35 @@ class FailingEngine(EmulatedEngine):
 
     name = "failing"
 
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self.words = words
+
     def multiply(self, *task: Any) -> torch.Tensor:
-        raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
+        raise RuntimeError(self.words)
 
 
+@pytest.mark.parametrize("words", ["CUBLAS_STATUS_NOT_SUPPORTED", ""])
 @pytest.mark.parametrize("preferred", [True, False])
 def test_an_engine_that_fails_is_never_chosen(
-    preferred: bool, caplog: pytest.LogCaptureFixture
+    preferred: bool, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     draw = np.random.default_rng(0)
-    x = random_operand((2, 3, 6, 9 + preferred), 8, 0, draw)
+    x = random_operand((2, 3, 6 + bool(words), 9 + preferred), 8, 0, draw)
     w = random_operand((4, 3, 3, 3), 8, 0, draw)
-    engines = [FailingEngine(), EmulatedEngine()]
+    engines = [FailingEngine(words), EmulatedEngine()]
     engine = ChoosingEngine(engines, name="both", preferred=preferred)
     expected = EmulatedEngine().forward(x, w, Geometry())
     assert torch.equal(engine.forward(x, w, Geometry()), expected)
     (choice,) = engine.choices.values()
     assert choice.engine.name == "emulated" and choice.wrong == ("failing",)
     assert "failing is not used" in caplog.text
+    demanded = ChoosingEngine(
+        [FailingEngine("mine"), EmulatedEngine()], name="mine", preferred=True, demanded=True
+    )
+    other = random_operand((3, 3, 6 + bool(words), 9 + preferred), 8, 0, draw)
+    with pytest.raises(RuntimeError, match="mine"):  # what the user asked for says what is wrong
+        demanded.forward(other, w, Geometry())
 
 
 def test_what_is_no_integer_is_emulated() -> None:

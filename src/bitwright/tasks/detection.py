@@ -78,8 +78,8 @@ class Detection(Task):
         merge: float | None = None,
     ) -> None:
         self._count, self._cells = _checked_anchors(anchors)
-        if reach is None:  # a loss that is named keeps what it has always meant
-            reach = 2.0 if objects == SEVERAL and variant is None else 1.0
+        if reach is None:  # an older loss that is named keeps what it has always meant
+            reach = 2.0 if objects == SEVERAL and variant in (None, COUNTED) else 1.0
         if variant is None:
             variant = COUNTED if objects == SEVERAL else AVERAGED
         for value, known, what in (
