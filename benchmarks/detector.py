@@ -179,6 +179,7 @@ def run_of(args: argparse.Namespace, seed: int, *, points: bool) -> Path:
     kind = f"{'-scratch' if args.scratch else ''}{'-points' if points else ''}"
     kind += "-unseen" if args.unseen else ""
     kind += "" if args.draw == DRAW else f"-{args.draw}"
+    kind += "" if args.device == "cpu" else f"-{args.device}"
     if args.set:
         kind += "-" + hashlib.sha256(" ".join(args.set).encode()).hexdigest()[:6]
     name = f"{args.what}{kind}-{args.size[0]}x{args.size[1]}-{seed}"
@@ -203,9 +204,9 @@ def measure(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     return found
 
 
-def keep(key: str, rows: list[dict[str, Any]], command: str) -> None:
+def keep(key: str, rows: list[dict[str, Any]], command: str, device: str) -> None:
     known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    cpu = torch.cuda.get_device_name() if "--device cuda" in command else cpu_name()
+    cpu = cpu_name() if device == "cpu" else torch.cuda.get_device_name()
     known[key] = {"command": command, "cpu": cpu, "torch": torch.__version__, "rows": rows}
     RESULTS.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
     RESULTS.with_suffix(".md").write_text(page(known))
@@ -265,7 +266,7 @@ def main() -> int:
     parser.add_argument("--points", action="store_true", help='raccoon: "variant B"')
     parser.add_argument("--unseen", action="store_true", help="raccoon: never held out elsewhere")
     parser.add_argument("--draw", type=int, default=DRAW, help="scenes: random numbers of these")
-    parser.add_argument("--device", default="cpu", help="of training")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="of training")
     parser.add_argument("--set", action="append", default=[], help="other settings of the recipe")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--size", type=int, nargs=2, default=(48, 64), metavar=("H", "W"))
@@ -275,6 +276,9 @@ def main() -> int:
     args = parser.parse_args()
     if args.points and (args.scratch or args.what != "raccoon"):
         print("--points starts from a run of raccoon from published weights", file=sys.stderr)
+        return 2
+    if (args.unseen and args.what != "raccoon") or (args.draw != DRAW and args.what != "scenes"):
+        print("--unseen is of raccoon, --draw of scenes", file=sys.stderr)
         return 2
     if args.what == "raccoon" and args.data is None:
         print("name the data folder with --data or BITWRIGHT_DATA", file=sys.stderr)
@@ -288,6 +292,7 @@ def main() -> int:
             args.write,
             rows,
             " ".join(["python benchmarks/detector.py", *words[:at], *words[at + 2 :]]),
+            args.device,
         )
     return 0
 

@@ -143,6 +143,8 @@ def test_of_two_commands_that_compute_into_one_place_the_second_is_refused(
 
 def test_a_folder_that_cannot_be_made_is_an_error_of_the_users(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file" / "out", Path("/proc/none/out")):
+    too_long = tmp_path / "on-the-way" / ("x" * 300)
+    for place in (tmp_path / "file" / "out", Path("/proc/none/out"), too_long):
         with pytest.raises(RunError, match="cannot be made"), kept_place(place):
             pass
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,10 @@ def assert_equal(found: torch.Tensor, sums: np.ndarray[Any, Any], *sides: Operan
     np.testing.assert_array_equal(found.numpy(), expected)
 
 
-def check_all(
+Task = tuple[Product, Operand, Operand, Geometry, tuple[int, ...]]
+
+
+def products(
     sizes: tuple[int, int, int, int],
     outputs: int,
     kernel: tuple[int, int],
@@ -54,20 +57,26 @@ def check_all(
     bits: tuple[int, int, int],
     kind: str,
     seed: int,
-) -> None:
-    """The three products of one layer against the reference."""
+) -> Iterator[tuple[Task, np.ndarray[Any, Any]]]:
+    """The three products of one layer: what an engine multiplies, and the sums of the reference."""
     draw = np.random.default_rng(seed)
     how = (geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
     x_levels, x = operand(sizes, bits[0], draw, kind)
     w_shape = (outputs, sizes[1] // geometry.groups, *kernel)
     w_levels, w = operand(w_shape, bits[1], draw, kind)
     out = reference.forward(x_levels, w_levels, *how)
-    assert_equal(ENGINE.forward(x, w, geometry), out, x, w)
+    yield (Product.FORWARD, x, w, geometry, out.shape), out
     g_levels, g = operand(out.shape, bits[2], draw, kind)
     back = reference.grad_input(g_levels, w_levels, sizes, *how)
-    assert_equal(ENGINE.grad_input(g, w, geometry, sizes), back, g, w)
+    yield (Product.GRAD_INPUT, g, w, geometry, sizes), back
     weights = reference.grad_weight(x_levels, g_levels, w_shape, *how)
-    assert_equal(ENGINE.grad_weight(x, g, geometry, w_shape), weights, x, g)
+    yield (Product.GRAD_WEIGHT, x, g, geometry, w_shape), weights
+
+
+def check_all(*layer: Any) -> None:
+    """The three products of one layer against the reference."""
+    for task, sums in products(*layer):
+        assert_equal(ENGINE.multiply(*task), sums, *task[1:3])
 
 
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))

@@ -13,10 +13,11 @@ import pytest
 import torch
 import yaml
 from tests.onnx_models import File
-from torch import nn
+from torch import fx, nn
 
 from bitwright.base import bounded
 from bitwright.base.errors import DataError, ModelError, RunError
+from bitwright.base.memory import ran_out
 from bitwright.cli import entry as cli
 from bitwright.explore.subject import _data_spec, find_subject
 from bitwright.interop import ops, packed_model
@@ -32,6 +33,7 @@ from bitwright.pipeline.inspection import onnx_file, torch_model
 from bitwright.pipeline.inspection.inspect import inspect_model
 from bitwright.pipeline.inspection.onnx_file import inspect_onnx
 from bitwright.quantize import Policy, apply
+from bitwright.quantize.shapes import example_shapes
 
 MIB = 1 << 20
 
@@ -112,6 +114,20 @@ def test_inspecting_onnx_has_its_bound(
     assert "takes more than 1.5 GiB of memory" in problem.problem
 
 
+def test_memory_that_runs_out_is_no_shape_that_does_not_fit() -> None:
+    """`import` said that "the example input does not pass" and left a network without integers."""
+
+    class Greedy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.new_empty(1 << 60)
+
+    graph = fx.Graph()
+    graph.output(graph.call_module("greedy", (graph.placeholder("x"),)))
+    with pytest.raises((RuntimeError, MemoryError)) as caught:
+        example_shapes(nn.ModuleDict({"greedy": Greedy()}), graph, torch.zeros(1, 3))
+    assert ran_out(caught.value)
+
+
 def test_formats_of_a_small_file_have_their_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,11 +141,13 @@ def test_formats_of_a_small_file_have_their_bound(
         export_network.export_packed(tmp_path / "net.prototxt", tmp_path / "out.bwq")
 
 
-@pytest.mark.parametrize("folder", [False, True], ids=["file", "folder"])
+@pytest.mark.parametrize("folder", ["", "folder", "with run.json"])
 def test_orders_of_vectors_of_a_small_file(
-    folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """46 joined images of 3 kB became 13 GB of orders for Keras."""
+    """46 joined images of 3 kB became 13 GB of orders for Keras; in a folder, too, where an empty
+    ``run.json`` made a run of it.
+    """
     made = [Layer("x", ops.Input((4, 4, 4))), Layer("f", ops.Flatten(), ("x",))]
     for number in range(16):  # each twice as long
         before = made[-1].name
@@ -143,6 +161,8 @@ def test_orders_of_vectors_of_a_small_file(
     path = tmp_path / "model.safetensors"
     save_network(network, "safetensors", path)
     assert path.stat().st_size < 10_000
+    if folder == "with run.json":
+        (tmp_path / "run.json").write_text("{}")
     monkeypatch.setattr(bounded, "MEMORY", 256 * MIB)
     with pytest.raises(DataError, match=r"model\.safetensors: takes more than .* MiB of m"):
         export_network.export_model(tmp_path if folder else path, "keras", tmp_path / "out.h5")

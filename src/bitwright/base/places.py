@@ -102,7 +102,18 @@ def kept_place(place: Path) -> Iterator[Path]:
         RunError: it is another user's, a link that leads to no folder (yet), or cannot be made.
     """
     made = [step for step in (place, *place.parents) if not os.path.lexists(step)]
-    if made:
+    try:
+        _make(place)
+        yield place
+    finally:
+        with suppress(OSError):  # something is in it
+            for step in filter(os.path.isdir, made):
+                step.rmdir()
+
+
+def _make(place: Path) -> None:
+    """A folder of one's own, if nothing is in its place; else what lies there is looked at."""
+    if not os.path.lexists(place):
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -119,12 +130,6 @@ def kept_place(place: Path) -> Iterator[Path]:
             where=str(place),
             hint="remove it, or name the folder itself",
         )
-    try:
-        yield place
-    finally:
-        with suppress(OSError):  # something is in it
-            for step in made:
-                step.rmdir()
 
 
 def drop_empty() -> None:

@@ -23,9 +23,8 @@ from bitwright.data.spec import DATASETS, DatasetSpec
 from bitwright.explore.measuring import Benchmark, Outcome
 from bitwright.models.catalog import PRETRAINED, ModelSpec
 from bitwright.pipeline.export_network import trained_run
-from bitwright.pipeline.import_network import MODEL
 from bitwright.pipeline.inspection.inspect import is_by_name
-from bitwright.pipeline.run_files import check_only_ours
+from bitwright.pipeline.run_files import MODEL, check_only_ours
 
 if TYPE_CHECKING:
     from torch import nn

@@ -23,9 +23,9 @@ from bitwright.base.trust import importable
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph
 from bitwright.models.catalog import MODEL_FORMATS, PACKED
 from bitwright.pipeline.designs.folder import GRAPH
-from bitwright.pipeline.import_network import MODEL, Shape, integer_graph
+from bitwright.pipeline.import_network import Shape, integer_graph
 from bitwright.pipeline.recipe import load_recipe
-from bitwright.pipeline.run_files import is_run, recipe_folder
+from bitwright.pipeline.run_files import MODEL, is_run, recipe_folder
 from bitwright.pipeline.steps.levels import LEVELS, read_inputs
 from bitwright.pipeline.steps.names import step_folder
 

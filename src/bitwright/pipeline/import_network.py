@@ -43,6 +43,7 @@ from bitwright.pipeline.designs.folder import (
     alone_in,
     parse_settings,
 )
+from bitwright.pipeline.run_files import MODEL
 from bitwright.pipeline.steps.levels import LEVELS
 from bitwright.pipeline.steps.results import load_result
 from bitwright.pipeline.steps.results_hardware import MapResult
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from bitwright.interop.model_files import LoadedModel
     from bitwright.interop.onnx.reader import Imported
 
-MODEL = "model.safetensors"
 REPORT = "import.json"
 Shape = tuple[int, int, int]
 _CHECK_FRAMES = 4

@@ -35,6 +35,8 @@ SCHEMA = 1
 RUNS = Path("runs")
 GRAPH = "graph.bwg"
 """Of a design folder, and of the step lower of a run."""
+MODEL = "model.safetensors"
+"""Of a folder that `import` made."""
 _STEP = re.compile(r"\d\d-[a-z]+")
 _ALMOST_FULL = 1 << 20
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -107,10 +109,11 @@ def check_only_ours(name: str | Path, what: str) -> None:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run directory, whose recipe may name code: no design folder is, which
-    may be a stranger's, whatever else lies in it.
+    """Whether a folder is a run directory, whose recipe may name code: no design folder and none
+    that `import` made is, which may be a stranger's, whatever else lies in it.
     """
-    return (folder / "run.json").is_file() and not (folder / GRAPH).is_file()
+    strangers = any((folder / name).is_file() for name in (GRAPH, MODEL))
+    return (folder / "run.json").is_file() and not strangers
 
 
 def check_run_folder(folder: Path) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError
+from bitwright.base.memory import ran_out
 from bitwright.models.modes import evaluating
 
 
@@ -38,12 +39,15 @@ def example_shapes(
 
     Raises:
         ModelError: the example does not pass.
+        MemoryError, RuntimeError: there is no memory left for it.
     """
     recorder = _Recorder(model, graph)
     try:
         with evaluating(model):
             recorder.run(example)
     except (RuntimeError, ValueError, AssertionError) as error:
+        if ran_out(error):
+            raise
         raise ModelError(
             f"the example input of shape {tuple(example.shape)} does not pass: {error}",
             hint="check the input shape and, behind a flatten, the in_features of the next layer",

@@ -3,7 +3,7 @@
 
 All engines are to give the same numbers, so the choice is one of time alone. Each is checked on
 the shape it is chosen for: one whose numbers differ from the last engine's, the reference, is not
-used for it, and a warning says so.
+used for it, and a warning says so. Nor is one that has no product of these sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from torch import Tensor
 from bitwright.base.errors import RecipeError
 from bitwright.base.plugins import load_attribute, load_value, plugged
 from bitwright.low_precision.arithmetic.emulated import EmulatedEngine
-from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product, Size
+from bitwright.low_precision.arithmetic.geometry import (
+    Engine,
+    Geometry,
+    NoProductError,
+    Product,
+    Size,
+)
 from bitwright.low_precision.arithmetic.int_mm import IntMatrixEngine
 from bitwright.low_precision.arithmetic.integer import IntegerEngine
 from bitwright.low_precision.arithmetic.operands import Operand
@@ -56,7 +62,7 @@ class Choice:
     Attributes:
         engine: runs the product.
         milliseconds: by name of an engine, its shortest time.
-        wrong: names of engines that gave other numbers than the reference.
+        wrong: names of engines that gave other numbers than the reference, or none.
     """
 
     engine: Engine
@@ -129,7 +135,7 @@ class ChoosingEngine(Engine):
             self.choices[case] = Choice(able[0], {})
             return able[0].multiply(*task)
         compare = _first_right if self._preferred else _fastest
-        out, choice = compare(able, lambda engine: engine.multiply(*task), case, self._demanded)
+        out, choice = compare(able, lambda engine: engine.multiply(*task), case)
         self.choices[case] = choice
         _MEASURED[key] = choice.engine.name, choice.milliseconds, choice.wrong
         return out
@@ -170,22 +176,21 @@ def _multiplies_bytes() -> bool:
 
 
 def _first_right(
-    engines: Sequence[Engine], call: Callable[[Engine], Tensor], case: Case, demanded: bool
+    engines: Sequence[Engine], call: Callable[[Engine], Tensor], case: Case
 ) -> tuple[Tensor, Choice]:
     """The reference's result, and the first engine that gives the same."""
     *others, reference = engines
     expected = call(reference)
     wrong: list[str] = []
     for engine in others:
-        out = call(engine) if demanded else _tried(engine, call, case)
-        if out is not None and _agrees(engine, out, expected, case):
+        if _agrees(engine, _tried(engine, call, case), expected, case):
             return expected, Choice(engine, {}, tuple(wrong))
         wrong.append(engine.name)
     return expected, Choice(reference, {}, tuple(wrong))
 
 
 def _fastest(
-    engines: Sequence[Engine], call: Callable[[Engine], Tensor], case: Case, demanded: bool
+    engines: Sequence[Engine], call: Callable[[Engine], Tensor], case: Case
 ) -> tuple[Tensor, Choice]:
     """The reference's result, and the fastest engine that gives the same, in every run."""
     reference = engines[-1]
@@ -196,12 +201,9 @@ def _fastest(
         best = float("inf")
         for run in range(1 + _RUNS):
             begin = _now(expected.device)
-            sure = demanded or engine is reference
-            out = call(engine) if sure else _tried(engine, call, case)
+            out = _tried(engine, call, case)
             spent = (_now(expected.device) - begin) * 1e3
-            if engine is not reference and (
-                out is None or not _agrees(engine, out, expected, case)
-            ):
+            if engine is not reference and not _agrees(engine, out, expected, case):
                 wrong.append(engine.name)
                 break
             if run:
@@ -216,18 +218,17 @@ def _fastest(
 
 
 def _tried(engine: Engine, call: Callable[[Engine], Tensor], case: Case) -> Tensor | None:
-    """What an engine gives; None of one that fails, as a GPU's library does for sizes that it does
-    not have: another one computes these. One that the user demands has to say what is wrong.
-    """
+    """What an engine gives; None of one that has no product of these sizes after all."""
     try:
         return call(engine)
-    except RuntimeError as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        _log.warning("the engine %s is not used for %s: %s", engine.name, case, reason)
+    except NoProductError as error:
+        _log.warning("the engine %s is not used for %s: %s", engine.name, case, error)
         return None
 
 
-def _agrees(engine: Engine, out: Tensor, expected: Tensor, case: Case) -> bool:
+def _agrees(engine: Engine, out: Tensor | None, expected: Tensor, case: Case) -> bool:
+    if out is None:
+        return False
     if torch.equal(out, expected):
         return True
     _log.warning(

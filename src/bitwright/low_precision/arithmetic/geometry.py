@@ -45,6 +45,10 @@ class Geometry:
         return height, width
 
 
+class NoProductError(Exception):
+    """An engine that supports a product has none of these sizes after all: another computes it."""
+
+
 class Engine(ABC):
     """Computes products. Operands of integers give the exact sum, times the two scales, rounded
     once (to nearest, ties to even) to float32; so all engines agree bit for bit.
@@ -63,7 +67,11 @@ class Engine(ABC):
     def multiply(
         self, product: Product, left: Operand, right: Operand, geometry: Geometry, size: Size
     ) -> Tensor:
-        """A product, operands in the order in which `Product` names them: ``size`` float32."""
+        """A product, operands in the order in which `Product` names them: ``size`` float32.
+
+        Raises:
+            NoProductError: what it stands on has none of these sizes.
+        """
 
     def forward(self, x: Operand, w: Operand, geometry: Geometry) -> Tensor:
         """Images and kernels -> outputs."""

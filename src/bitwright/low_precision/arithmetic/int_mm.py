@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bitwright.low_precision.arithmetic.geometry import Engine, Geometry, Product, Size
+from bitwright.low_precision.arithmetic.geometry import (
+    Engine,
+    Geometry,
+    NoProductError,
+    Product,
+    Size,
+)
 from bitwright.low_precision.arithmetic.integer import exact_terms
 from bitwright.low_precision.arithmetic.operands import Operand, scaled
 
@@ -151,15 +157,24 @@ def _digits(levels: Tensor, bits: int) -> list[Tensor]:
 
 
 def _matrix_product(left: Tensor, right: Tensor) -> Tensor:
-    """int8 matrices -> int32, with what a GPU wants of their sizes and strides."""
+    """int8 matrices -> int32, with what a GPU wants of their sizes and strides.
+
+    Raises:
+        NoProductError: its library has no product of these all the same.
+    """
     m, n = left.shape[0], right.shape[1]
     if left.device.type != "cuda":
         return torch._int_mm(_row_major(left), _row_major(right))
     extra = -left.shape[1] % _MULTIPLE
     left = functional.pad(left, (0, extra, 0, max(_ROWS - m, 0)))
     right = functional.pad(right, (0, -n % _MULTIPLE, 0, extra))
-    # Column by column: with both row by row its library has no product of some sizes (24 rows).
-    return torch._int_mm(_row_major(left), _row_major(right.T).T)[:m, :n]
+    # Column by column: with both row by row its library has no product of most sizes.
+    try:
+        return torch._int_mm(_row_major(left), _row_major(right.T).T)[:m, :n]
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise NoProductError(str(error).partition("\n")[0]) from error
 
 
 def _row_major(matrix: Tensor) -> Tensor:

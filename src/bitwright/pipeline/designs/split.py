@@ -77,8 +77,8 @@ def write_split(
 
     Args:
         feeds: levels of the graph's inputs, of real data, from which those between the parts
-            follow, of as many frames as `AT_A_TIME` bytes hold, at least one; None: the designs
-            are proven on random ones.
+            follow, of as many frames as `AT_A_TIME` bytes and `ir.footprint`'s bound of work
+            allow, at least one; None: the designs are proven on random ones.
         stranger: the file or folder of somebody else that graph and feeds are from.
 
     Returns:
