@@ -109,6 +109,26 @@ def test_a_board_gets_as_many_random_frames_as_take_a_gibibyte(
         choose_images(subject, described, pictures, None)
 
 
+def test_a_design_is_proven_on_as_many_frames_as_take_half_a_gibibyte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty of a stranger's 20 MiB each, with the outputs, took 5.4 GB; who says that they are
+    his own gets more of them.
+    """
+    settings = parse_settings({"simulate": {"images": "all"}}, "here")
+    design = Design(tmp_path, _graph(), settings, {"x": np.zeros((21, 4, 4, 1), np.int64)})
+    one = 8 * (16 + 64)
+    monkeypatch.setattr("bitwright.pipeline.designs.folder._MOST_BYTES", 20 * one)
+    monkeypatch.setattr("bitwright.pipeline.designs.folder._MOST_OWN_BYTES", 21 * one)
+    with pytest.raises(DataError, match="21 frames") as refused:
+        design.frames()
+    assert "simulate.images=20" in str(refused.value.hint)
+    few = parse_settings({"simulate": {"images": 20}}, "here")
+    assert len(Design(tmp_path, design.graph, few, design.levels).frames()["x"]) == 20
+    monkeypatch.setenv("BITWRIGHT_LARGE_FRAMES", "1")
+    assert len(design.frames()["x"]) == 21
+
+
 def test_answers_of_a_board_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = _graph()
     levels = np.random.default_rng(0).integers(0, 16, (7, 4, 4, 1))

@@ -22,6 +22,7 @@ from bitwright.base.source import _Kept
 from bitwright.base.store import Store
 from bitwright.cli.options import held_place
 from bitwright.data.files import download
+from bitwright.explore import sweep
 from bitwright.jobs.job import Job
 from bitwright.pipeline.designs.folder import alone_in
 
@@ -91,6 +92,8 @@ def test_nothing_is_made_in_another_users_folder(
     assert not any((tmp_path / "runs" / "digits").iterdir())
     with pytest.raises(RunError, match="another user's"), held_place(tmp_path / "runs", "search"):
         pass
+    with pytest.raises(RunError, match="another user's"), sweep._held(tmp_path / "runs"):
+        pass
     with pytest.raises(RunError, match="another user's"):
         Job("one", "m:f", {}, tmp_path / "runs" / "one").prepare(1)
     assert not (tmp_path / "runs" / "one").exists()
@@ -138,6 +141,8 @@ def test_a_named_place_is_there_from_the_beginning(tmp_path: Path) -> None:
     assert (place / "found").is_file()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")  # yet
     with pytest.raises(RunError, match="leads to no folder"), held_place(tmp_path / "link", "s"):
+        pass
+    with pytest.raises(RunError, match="leads to no folder"), sweep._held(tmp_path / "link"):
         pass
     with pytest.raises(ZeroDivisionError), held_place(tmp_path / "other" / "out", "search"):
         _ = 1 / 0

@@ -26,6 +26,7 @@ from typing import Any
 from bitwright.base.errors import BitwrightError, RecipeError, RunError
 from bitwright.base.files import atomic_write, parse_json, regular_bytes
 from bitwright.base.folders import check_owner
+from bitwright.base.places import kept_place
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.version import __version__
 from bitwright.data import DataSplits
@@ -204,10 +205,10 @@ class _Teller:
 @contextmanager
 def _held(out: Path) -> Iterator[None]:
     """The folder, for this process alone."""
-    for place in (out, out / "points"):
-        if place.is_dir():
-            check_owner(place)
     with ExitStack() as stack:
+        stack.enter_context(kept_place(out))
+        if (out / _POINTS).is_dir():
+            check_owner(out / _POINTS)
         try:
             stack.enter_context(locked(out, "--out"))
         except OSError as error:

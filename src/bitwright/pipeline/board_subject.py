@@ -25,7 +25,7 @@ from bitwright.host.images import image_files, levels_of
 from bitwright.host.numbers import levels_of_numbers
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds
 from bitwright.ir.footprint import checked_frames
-from bitwright.pipeline.designs.folder import MOST_BYTES, is_design, open_design
+from bitwright.pipeline.designs.folder import is_design, open_design
 from bitwright.pipeline.designs.steps import IMPLEMENT, MAP, REPORT, SIMULATE, done_here, map_design
 from bitwright.pipeline.run_files import check_run_folder, is_run, run_place
 from bitwright.pipeline.steps.levels import INPUTS, LEVELS, read_levels
@@ -39,6 +39,8 @@ _DEFAULT_MHZ = 100.0
 _STEPS = frozenset({MAP, SIMULATE, IMPLEMENT, REPORT})
 #: Frames that are drawn where there are none.
 RANDOM = 16
+#: Bytes of levels that a board is sent.
+MOST_BYTES = 1 << 31
 
 
 @dataclass(frozen=True)

@@ -45,29 +45,26 @@ static size_t read_frames(const char *name, uint8_t **frames, size_t held) {
   return count;
 }
 
-int main(int argc, char **argv) {
+/* The files, a line of outputs for each image; 0, or what main returns. */
+static int run_files(const char *port, char **files, int n, uint8_t **frames, uint8_t **answers,
+                     uint32_t **cycles) {
   bitwright_board board;
-  uint8_t *frames = NULL, *answers = NULL;
-  uint32_t *cycles = NULL;
   size_t count = 0;
-  if (argc < 3) {
-    (void)fprintf(stderr, "usage: %s PORT IMAGE...: PGM or PPM of the network's size\n", argv[0]);
-    return 2;
-  }
-  for (int i = 2; i < argc; i++) {
-    const size_t found = read_frames(argv[i], &frames, count);
-    if (!found) return (void)fprintf(stderr, "%s: no image of the network's size\n", argv[i]), 1;
+  for (int i = 0; i < n; i++) {
+    const size_t found = read_frames(files[i], frames, count);
+    if (!found) return (void)fprintf(stderr, "%s: no image of the network's size\n", files[i]), 1;
     count += found;
   }
-  answers = malloc(count * BITWRIGHT_ANSWER_BYTES);
-  cycles = calloc(count, sizeof *cycles);
-  if (!answers || !cycles || bitwright_open(&board, argv[1]) != 0 ||
-      bitwright_run(&board, frames, count, answers, cycles) != 0) {
-    (void)fprintf(stderr, "%s: %s\n", argv[1], answers && cycles ? board.error : "no memory");
-    return 1;
+  *answers = malloc(count * BITWRIGHT_ANSWER_BYTES);
+  *cycles = calloc(count, sizeof **cycles);
+  if (!*answers || !*cycles) return (void)fprintf(stderr, "%s: no memory\n", port), 1;
+  if (bitwright_open(&board, port) != 0) {
+    return (void)fprintf(stderr, "%s: %s\n", port, board.error), 1;
   }
-  for (size_t k = 0; k < count; k++) { /* an image a line: its outputs, one after another */
-    const uint8_t *answer = answers + k * BITWRIGHT_ANSWER_BYTES;
+  const int failed = bitwright_run(&board, *frames, count, *answers, *cycles);
+  if (failed) (void)fprintf(stderr, "%s: %s\n", port, board.error);
+  for (size_t k = 0; !failed && k < count; k++) { /* outputs one after another */
+    const uint8_t *answer = *answers + k * BITWRIGHT_ANSWER_BYTES;
     static const size_t elements[] = {BITWRIGHT_OUTPUT_ELEMENTS};
     for (unsigned output = 0; output < BITWRIGHT_OUTPUTS; output++) {
       for (size_t i = 0; i < elements[output]; i++) {
@@ -76,12 +73,25 @@ int main(int argc, char **argv) {
     }
     (void)printf("\n");
   }
-  (void)fprintf(stderr, "%lu bytes sent, %lu received, %lu images sent again\n",
-                board.statistics.sent_bytes, board.statistics.got_bytes,
-                board.statistics.repeated_frames);
+  if (!failed) {
+    (void)fprintf(stderr, "%lu bytes sent, %lu received, %lu images sent again\n",
+                  board.statistics.sent_bytes, board.statistics.got_bytes,
+                  board.statistics.repeated_frames);
+  }
   bitwright_close(&board);
+  return failed ? 1 : 0;
+}
+
+int main(int argc, char **argv) {
+  uint8_t *frames = NULL, *answers = NULL;
+  uint32_t *cycles = NULL;
+  if (argc < 3) {
+    (void)fprintf(stderr, "usage: %s PORT IMAGE...: PGM or PPM of the network's size\n", argv[0]);
+    return 2;
+  }
+  const int status = run_files(argv[1], argv + 2, argc - 2, &frames, &answers, &cycles);
   free(frames);
   free(answers);
   free(cycles);
-  return 0;
+  return status;
 }

@@ -26,7 +26,7 @@ from bitwright.base.errors import DataError, RecipeError, RunError
 from bitwright.base.files import MOST_TEXT, atomic_write, exclusive, parse_json, read_text
 from bitwright.base.folders import check_owner, own_file, remove_folder
 from bitwright.base.made import is_own, remember
-from bitwright.base.memory import shown
+from bitwright.base.memory import LARGE, is_chosen, shown
 from bitwright.base.version import __version__
 from bitwright.data.preprocessing import HostInput, read_input
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds, save_graph
@@ -49,8 +49,9 @@ GRAPH, SETTINGS, INPUT = "graph.bwg", "hardware.json", "input.json"
 _KEY, LOCK = "key.json", ".lock"
 _RANDOM, _DEFINED = 20, 8
 _HELD: set[Path] = set()  # folders that this process works in
-#: Of frames, in and out, that a design is proven on; a stranger may say how many.
-MOST_BYTES = 1 << 31
+#: Of frames, in and out, that a design is proven on: their simulation holds them some times over,
+#: and a stranger may say how many there are. Where the user answers for his files: four times.
+_MOST_BYTES, _MOST_OWN_BYTES = 1 << 29, 1 << 31
 _AGAIN = "delete it, or make the design again"
 
 
@@ -112,7 +113,8 @@ class Design:
         says; or else random ones, fewer of large frames (1 GiB at a time).
 
         Raises:
-            DataError: with what the graph gives for them they take more than `MOST_BYTES`.
+            DataError: with what the graph gives for them they take more than 512 MiB (2 GiB where
+                the user answers for the size of frames, see `base.memory.LARGE`).
         """
         wanted = self.settings.simulate.images
         if self.levels is None:
@@ -125,12 +127,15 @@ class Design:
     def _check_size(self, count: int) -> None:
         ends = (*self.graph.inputs, *self.graph.outputs)
         needed = 8 * count * sum(self.graph.types[edge].size for edge in ends)
-        if needed > MOST_BYTES:
+        most = _MOST_OWN_BYTES if is_chosen() else _MOST_BYTES
+        if needed > most:
+            fit = max(1, most * count // needed)
             raise DataError(
-                f"{count} frames with their outputs take {shown(needed)}, at most "
-                f"{shown(MOST_BYTES)} are compared",
+                f"{count} frames with their outputs take {shown(needed)}, at most {shown(most)} "
+                "are compared",
                 where=str(self.folder / LEVELS),
-                hint="compare fewer: --set simulate.images=100",
+                hint=f"compare fewer: --set simulate.images={fit}"
+                + ("" if is_chosen() else f"; for a folder of your own: {LARGE}=1"),
             )
 
     def frames_digest(self) -> str:

@@ -40,7 +40,7 @@ _CHUNK_CYCLES = 2_000_000
 _LEAST_FRAMES = 3
 _RATE_FRAMES = 12
 #: Of levels that are looked at together, and of the beats of a run with the cycles they came in.
-_PART_BYTES, _RUN_BYTES = 1 << 28, 1 << 31
+_PART_BYTES, _RUN_BYTES = 1 << 28, 1 << 29
 _LEVEL_BYTES = _CYCLE_BYTES = 8
 _BUG = "this is a bug in Bitwright"
 
@@ -67,7 +67,7 @@ class _Proof:
 
     @property
     def most_frames(self) -> int:
-        """Of one run: beats and their cycles take 2 GiB; never fewer than show the rate."""
+        """Of one run: beats and their cycles take 512 MiB; never fewer than show the rate."""
         ports = (*self.simulator.design.inputs, *self.simulator.design.outputs)
         each = sum(port.spec.beats * (port.spec.beat_bytes + _CYCLE_BYTES) for port in ports)
         return max(_LEAST_FRAMES, _RUN_BYTES // each)
