@@ -13,6 +13,8 @@ then trained in few bits, lowered, mapped and simulated: predicted cycles agains
 ``--against 0 1 2``: it and SkyNet itself, as wide as fits into the same share of the device and
 takes no more cycles an image, are trained with these seeds in the same way, and compared on the
 test images.
+``--board ulx3s --device ecp5-85k``: the chosen network, folded as it was for the search, becomes a
+bitstream for that board: cycles simulated again, Fmax behind place and route, images a second.
 ``--write`` keeps it all in docs/results.
 """
 
@@ -27,12 +29,14 @@ import numpy as np
 from results import command, keep, machine, table
 
 from bitwright.base.errors import TargetError
+from bitwright.build.implement import RESULT, read_result
 from bitwright.papers.skynet.search.measure import Bench, recipe_for
 from bitwright.papers.skynet.search.run import volume
 from bitwright.papers.skynet.search.strategies import STRATEGIES, Trial, best_of, nearest_to
 from bitwright.papers.skynet.search.swarm import Bounds, Fitness, Settings
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.recipe import Recipe, load_recipe
+from bitwright.pipeline.steps.map import FOLDING
 from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.preflight import dry_run
 from bitwright.pipeline.steps.results import load_result
@@ -111,6 +115,37 @@ def proven(args: argparse.Namespace, chosen: Trial, *, meets: bool) -> dict[str,
         "compared": proof.compared_values,
         "differences": proof.differences,
         "levels": levels,
+    }
+
+
+def on_board(args: argparse.Namespace, chosen: Trial) -> dict[str, Any]:
+    """The bitstream of the chosen network, folded as `proven` left it, for a board."""
+    run = args.out / "chosen"
+    folding = args.out / FOLDING
+    folding.write_bytes((run / step_folder("map") / FOLDING).read_bytes())
+    recipe = recipe_for(recipe_of(args), chosen.candidate)
+    hardware = recipe.hardware.model_copy(
+        update={"target": args.device, "fill": None, "folding_config_file": folding}
+    )
+    implement = recipe.implement.model_copy(update={"board": args.board})
+    recipe = recipe.model_copy(update={"hardware": hardware, "implement": implement})
+    Pipeline(recipe, run).build("implement")
+    proof = load_result(SimulateResult, run / step_folder("simulate"))
+    result = read_result(run / step_folder("implement") / RESULT)
+    clock = result.bitstream_clock_mhz
+    return {
+        "board": args.board,
+        "device": args.device,
+        "predicted": proof.predicted_interval,
+        "simulated": proof.interval,
+        "compared": proof.compared_values,
+        "differences": proof.differences,
+        "figures": {name: float(figure.value) for name, figure in result.figures.items()},
+        "share": result.figures["lut"].value / result.capacity.lut,
+        "asked_mhz": result.clock_mhz,
+        "clock_mhz": clock,
+        "images_a_second": clock and 1e6 * clock / proof.interval,
+        "tools": sorted(each.tool for each in result.runs.values()),
     }
 
 
@@ -196,10 +231,46 @@ def page(found: dict[str, Any]) -> str:
             f"{chosen['predicted']} cycles an image predicted, {chosen['simulated']} simulated;",
             f"{chosen['compared']} values compared, {chosen['differences']} differ.",
         ]
+    if found.get("board"):
+        lines += placed(found["board"], found["chosen"]["target_ms"])
     if found.get("against"):
         lines += compared(found["against"])
     lines += ["", f"* `{found['command']}`; {found['machine']}"]
     return "\n".join(lines) + "\n"
+
+
+def placed(found: dict[str, Any], target_ms: float) -> list[str]:
+    """Lines of the bitstream."""
+    figures = found["figures"]
+    heads = ("device", "LUT", "of the device", "FF", "block RAMs", "DSP", "Fmax, MHz", "cycles")
+    cells = (
+        f"{found['device']}, {found['board']}",
+        f"{figures['lut']:,.0f}",
+        f"{found['share']:.1%}",
+        f"{figures['ff']:,.0f}",
+        f"{figures['bram']:g}",
+        f"{figures['dsp']:g}",
+        f"{figures['fmax_mhz']:.1f}",
+        f"{found['predicted']} predicted, {found['simulated']} simulated",
+    )
+    said = [
+        "",
+        "Its bitstream, folded as it was for the search, in the serial shell"
+        f" ({', '.join(found['tools'])}):",
+        "",
+        *table(heads, [cells]),
+        "",
+    ]
+    if found["clock_mhz"] is None:
+        return [*said, f"There is none: {found['asked_mhz']:g} MHz were asked and not reached."]
+    needed, rate = 1000.0 / target_ms, found["images_a_second"]
+    verb = "holds" if rate >= needed else "does not hold"
+    return [
+        *said,
+        f"At the {found['clock_mhz']:g} MHz of the bitstream ({found['asked_mhz']:g} asked) it",
+        f"takes {rate:,.0f} images a second, and so {verb} the {needed:,.0f} that were asked for;",
+        f"{found['compared']} values compared with its RTL, {found['differences']} differ.",
+    ]
 
 
 def compared(found: dict[str, Any]) -> list[str]:
@@ -242,6 +313,8 @@ def main() -> int:
     parser.add_argument("--target-ms", type=float, default=0.1)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--against", type=int, nargs="*", default=[], help="seeds of training")
+    parser.add_argument("--board", help="for which the chosen network becomes a bitstream")
+    parser.add_argument("--device", default="ecp5-85k", help="of that board")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     trials = searched(args)
@@ -250,6 +323,7 @@ def main() -> int:
     every = [t for seeds in trials.values() for each in seeds.values() for t in each]
     chosen, meets = nearest_to(every, args.target_ms)
     found["chosen"] = {} if chosen is None else proven(args, chosen, meets=meets)
+    found["board"] = on_board(args, chosen) if chosen and args.board else {}
     found["against"] = against(args, chosen) if chosen and args.against else {}
     found["command"] = command({str(args.out): "OUT"})
     found["machine"] = machine("torch")
