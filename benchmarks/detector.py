@@ -41,6 +41,7 @@ from bitwright.data.listing import list_images
 from bitwright.papers.skynet.weights import for_unit_inputs, load_skynet_weights
 from bitwright.pipeline.api import Pipeline
 from bitwright.pipeline.recipe import load_recipe
+from bitwright.pipeline.run_files import digest_of
 from bitwright.pipeline.steps.baseline import cpu_name
 from bitwright.pipeline.steps.names import step_folder
 from bitwright.pipeline.steps.train import WEIGHTS
@@ -92,18 +93,20 @@ def raccoon_settings(args: argparse.Namespace, seed: int) -> list[str]:
 
 def unseen(args: argparse.Namespace) -> Path:
     """A folder of the raccoon images that no seed of `FINAL` holds out."""
-    folder, archive = args.out / "raccoon-unseen", args.data / "raccoon-detection.zip"
-    if folder.is_dir():
-        return Path(folder)
+    archive = args.data / "raccoon-detection.zip"
     names = list_images(archive).names
     out: set[int] = set()
     for seed in FINAL:
         settings = [f"data.path={archive}", "data.validation=0", *common(args, seed, lr=0.001)]
         data = Workspace(load_recipe("my-detector", settings)).data.labelled()
         out |= set(data.test.indices.tolist())
+    kept = [name for number, name in enumerate(names) if number not in out]
+    folder = args.out / f"raccoon-unseen-{digest_of(kept)[:8]}"
+    if folder.is_dir():
+        return Path(folder)
     made = folder.with_suffix(f".{os.getpid()}")
     with zipfile.ZipFile(archive) as packed:
-        for name in (name for number, name in enumerate(names) if number not in out):
+        for name in kept:
             packed.extract(name, made)
             packed.extract(f"annotations/{Path(name).stem}.xml", made)
     made.rename(folder)

@@ -41,7 +41,7 @@ def split(
     """Split a network: what the accelerator takes as design folders, the rest for the host."""
     from bitwright.base.claims import claimed
     from bitwright.pipeline.designs.folder import DesignSettings, changed
-    from bitwright.pipeline.designs.split import PARTS, placement_for, write_split
+    from bitwright.pipeline.designs.split import PARTS, frames_kept, placement_for, write_split
     from bitwright.pipeline.export_network import read_graph
     from bitwright.pipeline.run_files import is_run
 
@@ -57,7 +57,13 @@ def split(
         found = placement_for(graph, settings.hardware, most)
         stranger = None if is_run(network) else str(network)
         paths = write_split(found, settings, out, feeds, stranger=stranger)
-    value = {**found.to_json(), "paths": {name: str(path) for name, path in paths.items()}}
+        there = len(next(iter(feeds.values()))) if feeds else 0
+        kept = frames_kept(graph, feeds, stranger) if feeds else 0
+    value = {
+        **found.to_json(),
+        "frames": kept,
+        "paths": {name: str(path) for name, path in paths.items()},
+    }
     if output.answered(value):
         return
     rows = [
@@ -68,4 +74,6 @@ def split(
     output.table(graph.name, ("part", "place", "nodes", "reads", "gives"), rows)
     for node, why in found.reasons.items():
         output.say(f"{node}: on the host, {why}")
+    if kept < there:
+        output.say(f"levels between the parts: of the first {kept} of {there} frames")
     output.say(f"wrote {out / PARTS} and {len(paths)} parts")

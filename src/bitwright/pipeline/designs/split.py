@@ -77,8 +77,7 @@ def write_split(
 
     Args:
         feeds: levels of the graph's inputs, of real data, from which those between the parts
-            follow, of as many frames as `AT_A_TIME` bytes and `ir.footprint`'s bound of work
-            allow, at least one; None: the designs are proven on random ones.
+            follow, of the first `frames_kept`; None: the designs are proven on random ones.
         stranger: the file or folder of somebody else that graph and feeds are from.
 
     Returns:
@@ -91,11 +90,7 @@ def write_split(
     graph = placement.graph
     values: dict[str, IntArray] = {}
     if feeds:
-        room = max(AT_A_TIME, held_bytes(graph, edges=True))
-        if stranger is not None:
-            room = min(room, room_for(chosen=False))
-        given = len(next(iter(feeds.values())))
-        size = frames_within(graph, given, room, stranger, edges=True)
+        size = frames_kept(graph, feeds, stranger)
         values = {edge: levels[:size] for edge, levels in feeds.items()}
     names = [f"part-{number}-{part.place}" for number, part in enumerate(placement.parts)]
     paths = {name: folder / name for name in names}
@@ -113,6 +108,19 @@ def write_split(
     save_graph(placement.graph, folder / WHOLE)
     atomic_write(folder / PARTS, json.dumps(placement.to_json(), indent=1) + "\n")
     return paths
+
+
+def frames_kept(graph: Graph, feeds: Mapping[str, IntArray], stranger: str | None) -> int:
+    """Of how many frames the levels between the parts are computed and kept: as many as
+    `AT_A_TIME` bytes and `ir.footprint`'s bound of work allow, at least one.
+
+    Raises:
+        GraphError: what one frame takes is more than a stranger's may.
+    """
+    room = max(AT_A_TIME, held_bytes(graph, edges=True))
+    if stranger is not None:
+        room = min(room, room_for(chosen=False))
+    return frames_within(graph, len(next(iter(feeds.values()))), room, stranger, edges=True)
 
 
 @bounded_reader
