@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from torch import Tensor, nn
 
-from bitwright.base.errors import DataError, RecipeError
+from bitwright.base.errors import DataError, ModelError, RecipeError
 from bitwright.data import Dataset, load_dataset
 from bitwright.explore.model_sizes import bit_operations, facts_of, model_size, size_of
+from bitwright.explore.search import sensitivity
 from bitwright.explore.search.candidates import parse_candidates
 from bitwright.explore.search.goals import Cost
 from bitwright.explore.search.metrics import EmbeddingAgreement, Top1
@@ -77,6 +79,32 @@ class Joined(nn.Module):
         joined = torch.cat([self.act[1](self.left(x)), self.act[2](self.right(x))], 1)
         out: Tensor = self.flat(self.pool(self.last(joined)))
         return out
+
+
+def test_so_many_images_are_kept_at_a_time_as_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """400 pools of a stranger's, each of 1 MB an image, were kept of 32 images, and of their
+    changes: 22 GB.
+    """
+    model, train, _ = trained()
+    seen: list[int] = []
+    choose = sensitivity._images_at_a_time
+
+    def chosen(*given: Any) -> int:
+        seen.append(choose(*given))
+        return seen[-1]
+
+    monkeypatch.setattr(sensitivity, "_images_at_a_time", chosen)
+    monkeypatch.setattr(sensitivity, "MOST_OF_A_FILE", 1 << 16)
+    few = sensitivity_table(model, train, FEW, images=64)
+    assert len(seen) == 1 and 1 <= seen[0] < 32
+    for one, other in zip(few.rows(), table().rows(), strict=True):
+        assert one["damage"] == pytest.approx(other["damage"], rel=1e-4, abs=1e-7)
+    monkeypatch.setattr(sensitivity, "MOST_OF_A_FILE", 1000)
+    monkeypatch.setattr(sensitivity, "machine_memory", lambda: 16_000)
+    with pytest.raises(ModelError, match="all tensors of one image"):
+        sensitivity_table(model, train, FEW, images=64)
 
 
 def test_a_damage_is_what_the_whole_network_shows() -> None:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each format of each unit costs when everything else stays float.
 
-The float network runs once over a small calibration set and every tensor is kept; for each option
-only the layers behind the unit run again. The damage is the Kullback-Leibler divergence of the
-scores from the float ones, as the loss of HAWQ-like methods approximates it, or for networks that
-give no scores the squared error of the output over the output's variance. Both grow with the square
-of a small disturbance, which is why damages of several units add up.
+The float network runs once over a small calibration set and every tensor is kept, of as many images
+at a time as there is room for; for each option only the layers behind the unit run again. The
+damage is the Kullback-Leibler divergence of the scores from the float ones, as the loss of
+HAWQ-like methods approximates it, or for networks that give no scores the squared error of the
+output over the output's variance. Both grow with the square of a small disturbance, which is why
+damages of several units add up.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError
+from bitwright.base.memory import LARGE, MOST_OF_A_FILE, is_chosen, machine_memory, shown
 from bitwright.base.progress import Progress, no_progress
 from bitwright.explore.search.candidates import Candidates
 from bitwright.explore.search.units import Option, Space, Unit, make_space, with_damage
@@ -31,6 +34,7 @@ from bitwright.quantize.policy import Policy
 from bitwright.quantize.ptq.calibration import observe
 from bitwright.quantize.ptq.samples import Samples, calibration_batches, check_fit
 from bitwright.quantize.quantizer import Phase, floating, set_phase
+from bitwright.quantize.shapes import model_shapes
 from bitwright.quantize.spec import Role
 from bitwright.quantize.weight_quantizer import WeightQuantizer
 from bitwright.report.table import Column, Kind, Table, Value
@@ -175,7 +179,6 @@ class _Bench:
         shape = tuple(batches[0].shape[1:])
         weight, feature = candidates.widest
         start = make_space(model, Candidates((weight,), (feature,)), shape, [], base)
-        self.batches = batches
         self.model = apply(
             model, Policy.from_dict(start.base), Phase.CALIBRATE, sample_shape=shape
         ).eval()
@@ -184,6 +187,11 @@ class _Bench:
         self.space = make_space(model, candidates, shape, self._groups(), base)
         self.seen: dict[ActivationQuantizer, Observed] = observe(self.model, batches)
         self.interpreter = fx.Interpreter(self.model, garbage_collect_values=False)
+        self.last_readers = {
+            source: node for node in self.model.graph.nodes for source in node.all_input_nodes
+        }
+        at_a_time = _images_at_a_time(self.model, shape)
+        self.batches = [part for batch in batches for part in batch.split(at_a_time)]
         set_phase(self.model, Phase.TRAIN)
 
     def _by_key(self, start: Space) -> dict[str, fx.Node]:
@@ -237,6 +245,7 @@ class _Bench:
         images = sum(len(batch) for batch in self.batches)
         with torch.no_grad(), floating(self.model):
             for batch in self.batches:
+                self.interpreter.env = kept = {}  # those of the last batch go first
                 self.interpreter.run(batch)
                 kept = self.interpreter.env
                 reference = kept[self.model.graph.output_node()]
@@ -297,14 +306,40 @@ class _Bench:
         return node, function
 
     def _rerun(self, kept: dict[fx.Node, Any], changed: dict[fx.Node, Tensor]) -> Tensor:
-        """The output if some tensors are others: only what depends on them runs."""
-        self.interpreter.env, now = {**kept, **changed}, set(changed)
+        """The output if some tensors are others: only what depends on them runs, and goes again
+        when nobody reads it any more.
+        """
+        env, now = {**kept, **changed}, set(changed)
+        self.interpreter.env = env
         for node in self.model.graph.nodes:
             if node not in now and not now.isdisjoint(node.all_input_nodes):
-                self.interpreter.env[node] = self.interpreter.run_node(node)
+                env[node] = self.interpreter.run_node(node)
                 now.add(node)
-        result: Tensor = self.interpreter.env[self.model.graph.output_node()]
+            for source in node.all_input_nodes:
+                if source in now and self.last_readers[source] is node:
+                    del env[source]
+        result: Tensor = env[self.model.graph.output_node()]
         return result
+
+
+def _images_at_a_time(model: fx.GraphModule, sample_shape: tuple[int, ...]) -> int:
+    """Of how many images every tensor is kept.
+
+    Raises:
+        ModelError: those of one image take more than an eighth of the machine's memory (but 1 GiB
+            in any case), or than half of it where the user answers for the size (`LARGE`).
+    """
+    sizes = [int(prod(shape)) for shape in model_shapes(model, sample_shape).values()]
+    each = 4 * (sum(sizes) + max(sizes))  # of float32; one is made again
+    there = machine_memory()
+    room = there // 2 if is_chosen() else max(MOST_OF_A_FILE, there // 8)
+    if each > room:
+        raise ModelError(
+            f"all tensors of one image of shape {sample_shape} take {shown(each)}, {shown(room)} "
+            "are allowed: each is kept, to see what other formats make of it",
+            hint=f"search on smaller images; for a model of your own: {LARGE}=1",
+        )
+    return max(1, min(_CHUNK, MOST_OF_A_FILE // each))
 
 
 @torch.no_grad()
