@@ -14,13 +14,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bitwright.base.errors import ModelError
+from bitwright.base.memory import is_chosen, machine_memory, shown
 from bitwright.quantize.layers import QuantConv2d, QuantLayer, own_border
 from bitwright.quantize.ptq.reconstruction import LayerView
 
 #: Columns of the input that are looked at; more would not change the moments.
 COLUMNS = 1 << 17
+#: Numbers in the columns of a batch, which large kernels have fewer of for that.
+_NUMBERS = 1 << 27
+#: Arrays of the size of the second moments that are held while they are used, in float64.
+_MATRICES = 12
 #: Relative error of moments that were summed in float32.
 _ROUNDING = 1e-5
+
+
+class TooWideError(ModelError):
+    """A layer has so many weights a channel that there is no room for second moments of all pairs
+    of its inputs.
+    """
 
 
 @dataclass(frozen=True)
@@ -57,16 +69,41 @@ def as_matrix(layer: QuantLayer, weight: Tensor) -> Tensor:
     return weight.reshape(groups, weight.shape[0] // groups, -1)
 
 
-def columns(layer: QuantLayer, x: Tensor) -> Tensor:
-    """Input (N, ...) -> (G, K, samples): every patch that a product is taken with."""
+def columns(layer: QuantLayer, x: Tensor, kept: Tensor | None = None) -> Tensor:
+    """Input (N, ...) -> (G, K, samples): every patch that a product is taken with.
+
+    Args:
+        kept: which of them, by number; None: all.
+    """
     if not isinstance(layer, QuantConv2d):
-        return x.reshape(-1, x.shape[-1]).t()[None]
+        rows = x.reshape(-1, x.shape[-1])
+        return rows.t()[None] if kept is None else rows[kept].t()[None].contiguous()
     top, left, bottom, right = own_border(layer)
     x = F.pad(x, (left, right, top, bottom))
-    patches = F.unfold(x, layer.kernel_size, layer.dilation, 0, layer.stride)
-    count, _, places = patches.shape
-    split = patches.reshape(count, layer.groups, -1, places)
-    return split.permute(1, 2, 0, 3).reshape(layer.groups, -1, count * places)
+    (down, across), (below, beside) = layer.kernel_size, layer.dilation
+    # A view (N, C, H', W', kernel): only what is chosen is copied.
+    places = x.unfold(2, below * (down - 1) + 1, layer.stride[0])
+    places = places.unfold(3, beside * (across - 1) + 1, layer.stride[1])[..., ::below, ::beside]
+    if kept is None:
+        kept = torch.arange(_sample_count(layer, x, padded=True))
+    width = places.shape[3]
+    image, place = kept // (places.shape[2] * width), kept % (places.shape[2] * width)
+    patches = places[image, :, place // width, place % width]
+    return patches.reshape(len(kept), layer.groups, -1).permute(1, 2, 0).contiguous()
+
+
+def _sample_count(layer: QuantLayer, x: Tensor, *, padded: bool = False) -> int:
+    """How many columns an input has."""
+    if not isinstance(layer, QuantConv2d):
+        return x.numel() // x.shape[-1]
+    top, left, bottom, right = (0, 0, 0, 0) if padded else own_border(layer)
+    sizes = (x.shape[2] + top + bottom, x.shape[3] + left + right)
+    found = x.shape[0]
+    for size, kernel, dilation, stride in zip(
+        sizes, layer.kernel_size, layer.dilation, layer.stride, strict=True
+    ):
+        found *= (size - dilation * (kernel - 1) - 1) // stride + 1
+    return found
 
 
 def paired_columns(view: LayerView) -> Iterator[tuple[Tensor, Tensor]]:
@@ -74,18 +111,34 @@ def paired_columns(view: LayerView) -> Iterator[tuple[Tensor, Tensor]]:
 
     Which ones are left out is the same in every run.
     """
-    share = max(1, COLUMNS // max(1, len(view.inputs)))
+    each = view.layer.weight[0].numel() * (
+        view.layer.groups if isinstance(view.layer, QuantConv2d) else 1
+    )
+    share = max(1, min(COLUMNS // max(1, len(view.inputs)), _NUMBERS // each))
     generator = torch.Generator().manual_seed(0)
     for x, r in zip(view.inputs, view.references, strict=True):
-        first, second = columns(view.layer, x), columns(view.layer, r)
-        if first.shape[2] > share:
-            kept = torch.randperm(first.shape[2], generator=generator)[:share]
-            first, second = first[:, :, kept], second[:, :, kept]
-        yield first, second
+        count, kept = _sample_count(view.layer, x), None
+        if count > share:
+            kept = torch.randperm(count, generator=generator)[:share]
+        yield columns(view.layer, x, kept), columns(view.layer, r, kept)
 
 
 def moments(view: LayerView) -> Moments:
-    """Moments of a layer's inputs; each batch in float32, their sums in float64."""
+    """Moments of a layer's inputs; each batch in float32, their sums in float64.
+
+    Raises:
+        TooWideError: they, and what is made of them, take more than a third of the machine's memory
+            (nine tenths where the user answers for the size, see `base.memory.LARGE`).
+    """
+    groups, _, width = as_matrix(view.layer, view.layer.weight).shape
+    needed, there = _MATRICES * 8 * groups * width * width, machine_memory()
+    room = int(0.9 * there) if is_chosen() else there // 3
+    if needed > room:
+        raise TooWideError(
+            f"{width} weights a channel: their second moments take {shown(needed)}, {shown(room)} "
+            "are allowed",
+            where=view.path,
+        )
     count = 0
     total: list[Tensor] | None = None
     for x, r in paired_columns(view):

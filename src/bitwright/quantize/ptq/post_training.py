@@ -6,6 +6,7 @@ No labels and no retraining: all that is learned is where each weight is rounded
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +21,7 @@ from bitwright.quantize.ptq.calibration import calibrate
 from bitwright.quantize.ptq.clipping import Recalibrate
 from bitwright.quantize.ptq.equalization import Equalized, as_graph, give_biases
 from bitwright.quantize.ptq.folding import Folding, folding_of
+from bitwright.quantize.ptq.matrices import TooWideError
 from bitwright.quantize.ptq.methods import (
     DEFAULT,
     Absorb,
@@ -39,6 +41,8 @@ from bitwright.quantize.ptq.samples import (
 )
 from bitwright.quantize.signals import raised
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class LayerReport:
@@ -50,12 +54,14 @@ class LayerReport:
         nearest_error: squared error of its output with weights rounded as the policy says, and the
             float bias, as a share of the output's power; on the inputs that it really gets.
         error: the same after all methods.
+        note: why a method left its weights as they were.
     """
 
     path: str
     format: str
     nearest_error: float
     error: float
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,9 @@ class PtqReport:
             f"| {r.path} | {r.format} | {r.nearest_error:.3g} | {r.error:.3g} |"
             for r in self.layers
         ]
+        notes = [f"* {r.path}: {r.note}" for r in self.layers if r.note]
+        if notes:
+            lines += ["", *notes]
         return "\n".join(lines) + "\n"
 
 
@@ -134,7 +143,8 @@ def post_training_quantize(
 
     Raises:
         DataError: the calibration set is empty, of one sample, of another shape, or not finite.
-        ModelError: NaN or infinite weights, or a model that cannot be converted.
+        ModelError: NaN or infinite weights, a model that cannot be converted, or one whose tensors
+            of all samples take more memory than there is.
         RecipeError: methods that do not fit together, or a policy that does not fit the model.
     """
     started = time.perf_counter()
@@ -206,11 +216,15 @@ def _treat(
     reports: list[LayerReport] = []
 
     def on_layer(view: LayerView) -> None:
-        before = view.error()
+        before, notes = view.error(), []
         for method in methods:
-            method.treat(view, biased)
+            try:
+                method.treat(view, biased)
+            except TooWideError as error:
+                notes.append(f"no {method.name}: {error.message}")
+                _log.warning("%s: %s", view.path, notes[-1])
         name = view.layer.weight_quantizer.spec.format.name
-        reports.append(LayerReport(view.path, name, before, view.error()))
+        reports.append(LayerReport(view.path, name, before, view.error(), "; ".join(notes)))
 
     walk_layers(
         converted,

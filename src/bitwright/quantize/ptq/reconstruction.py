@@ -12,14 +12,18 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
+from bitwright.base.errors import ModelError
+from bitwright.base.memory import LARGE, is_chosen, machine_memory, shown
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.layers import QuantLayer
 from bitwright.quantize.quantizer import floating
+from bitwright.quantize.shapes import model_shapes
 
 Batches = list[Tensor]
 Environment = dict[fx.Node, list[Any]]
@@ -99,8 +103,13 @@ def walk_layers(
         reference: `reference_model` of it, from before any change.
         on_layer: called for every convolution and dense layer with a quantized weight.
         on_quantizer: called for every activation quantizer.
+
+    Raises:
+        ModelError: what is held of all samples at a time takes more than half of the machine's
+            memory (nine tenths where the user answers for the size, see `base.memory.LARGE`).
     """
     converted.eval()
+    _check_room(converted, batches)
     with floating(reference):
         pair = (_Run(converted, batches), _Run(reference, batches))
         for node, double in zip(converted.graph.nodes, reference.graph.nodes, strict=True):
@@ -120,6 +129,28 @@ def walk_layers(
                 on_quantizer(QuantizerView(str(node.target), module, *operands))
             pair[0].step(node)
             pair[1].step(double)
+
+
+def _check_room(converted: fx.GraphModule, batches: Sequence[Tensor]) -> None:
+    shapes = model_shapes(converted, tuple(batches[0].shape[1:]))
+    sizes = {node: int(prod(shape)) for node, shape in shapes.items()}
+    last, now, peak = _last_uses(converted.graph), 0, 0
+    for node in converted.graph.nodes:
+        now += sizes.get(node, 0)
+        peak = max(peak, now)
+        now -= sum(sizes.get(done, 0) for done in last.get(node, ()))
+    samples = sum(map(len, batches))
+    # Of float32: in both networks, and the outputs of a layer that are compared.
+    each = 4 * 2 * (peak + max(sizes.values(), default=0))
+    there = machine_memory()
+    room = int(0.9 * there) if is_chosen() else there // 2
+    if samples * each > room:
+        raise ModelError(
+            f"{samples} samples take {shown(samples * each)} in the float network and the "
+            f"quantized one beside it, {shown(room)} are allowed",
+            hint=f"calibrate on fewer samples: {max(1, room // each)} fit; or on smaller ones"
+            + ("" if is_chosen() else f"; or all memory may be taken: {LARGE}=1"),
+        )
 
 
 class _Run:
