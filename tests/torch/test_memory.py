@@ -154,6 +154,19 @@ def test_what_is_held_at_a_time_is_counted_with_views_and_without_weights() -> N
     assert memory.passing(nn.Sequential(nn.Identity()), (1, 8, 8)).peak == image
 
 
+def test_as_many_images_pass_at_a_time_as_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """250 of 90 MB each, as a file may ask for, took the whole machine."""
+    monkeypatch.setattr(memory, "machine_memory", lambda: 8 * GIB)
+    wide = nn.Sequential(nn.Conv2d(1, 64, 1), nn.ReLU(), nn.Conv2d(64, 1, 1)).eval()
+    assert memory.images_at_a_time(wide, (1, 8, 8), 250) == 250
+    each = 4 * 1024 * 1024 * (64 + 64)
+    assert memory.passing(wide, (1, 1024, 1024)).peak == pytest.approx(each, rel=0.02)
+    assert memory.images_at_a_time(wide, (1, 1024, 1024), 250) == 1
+    assert memory.images_at_a_time(wide, (1, 256, 256), 250) == GIB // (each // 16 + 4 * 256 * 256)
+
+
 @pytest.mark.parametrize("name", ["odd", "plain", "residual", "dense", "face"])
 def test_every_family_passes_without_numbers(name: str) -> None:
     model, (height, width, channels) = networks()[name]

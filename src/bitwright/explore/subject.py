@@ -48,6 +48,7 @@ class Subject:
         benchmark: takes the place of validation and test, for a network that gives no scores.
         quant: of the recipe: format of the input, threshold bits.
         batch_size: images a batch, where a metric is measured.
+        at_a_time: images that pass at a time, where the test images are measured.
         task: what the network is for.
     """
 
@@ -59,6 +60,7 @@ class Subject:
     benchmark: Benchmark | None = None
     quant: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int = 100
+    at_a_time: int = _BATCH
     task: Task | None = None
 
     @property
@@ -87,7 +89,7 @@ class Subject:
 
         count = len(self.test) if limit is None else min(limit, len(self.test))
         part = self.test.take(range(count))
-        found = evaluate(model, part, batch_size=_BATCH, task=self.its_task).first
+        found = evaluate(model, part, batch_size=self.at_a_time, task=self.its_task).first
         words = (found.metric.name, found.metric.unit)
         return Outcome(found.summary, found.known, np.empty(0), *words)
 
@@ -199,7 +201,7 @@ def _of_model(
         return _with_splits(Path(name).stem, model, splits, seed, {})
     known, figure = benchmark(input_shape)
     model = _built(spec, None, known.image_shape, data, len(known))
-    return Subject(name, model, _shuffled(known, seed), benchmark=figure)
+    return _in_batches(Subject(name, model, _shuffled(known, seed), benchmark=figure))
 
 
 def _built(
@@ -207,12 +209,13 @@ def _built(
 ) -> nn.Module:
     """The model, if there is memory for the images that pass it at a time."""
     from bitwright.interop.model_files import model_from_spec
-    from bitwright.models.memory import check_memory
+    from bitwright.models.memory import check_memory, images_at_a_time
 
     with importable():
         model = model_from_spec(spec, classes, shape, data=data).eval()
         sample = (shape[-1], *shape[:-1])
-        check_memory(model, sample, spec.name, min(images, _BATCH), known=not spec.is_file)
+        most = images_at_a_time(model, sample, min(images, _BATCH))
+        check_memory(model, sample, spec.name, most, known=not spec.is_file)
         return model
 
 
@@ -249,7 +252,7 @@ def _data_spec(data: str) -> DatasetSpec:
 def _with_splits(
     name: str, model: nn.Module, splits: DataSplits, seed: int, quant: Mapping[str, Any]
 ) -> Subject:
-    return Subject(
+    found = Subject(
         name,
         model.eval(),
         _shuffled(splits.train, seed),
@@ -257,6 +260,15 @@ def _with_splits(
         splits.test,
         quant=quant,
     )
+    return _in_batches(found)
+
+
+def _in_batches(subject: Subject) -> Subject:
+    """With so many images at a time as there is room for."""
+    from bitwright.models.memory import images_at_a_time
+
+    most = images_at_a_time(subject.model, subject.sample_shape, _BATCH)
+    return replace(subject, at_a_time=most, batch_size=min(subject.batch_size, most))
 
 
 def _shuffled(data: Dataset, seed: int) -> Dataset:

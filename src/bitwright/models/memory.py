@@ -223,6 +223,20 @@ def passing(model: nn.Module, sample_shape: tuple[int, ...]) -> Passing:
     return Passing(held.peak, held.work)
 
 
+def images_at_a_time(model: nn.Module, sample_shape: tuple[int, ...], most: int) -> int:
+    """How many images may pass a network at a time, without gradients: those that take an eighth of
+    the machine's memory (but 1 GiB in any case), at least one.
+
+    Args:
+        sample_shape: of an image, such as (C, H, W).
+        most: images that are wished for.
+    """
+    room = max(MOST_OF_A_FILE, machine_memory() // 8)
+    if is_small(sample_shape, room // most):
+        return most
+    return max(1, min(most, room // max(1, passing(model, sample_shape).peak)))
+
+
 class _Held(TorchDispatchMode):
     """Counts the bytes of all tensors that are made within and still live, and the work of it.
 
