@@ -93,6 +93,7 @@ def test_a_model_is_compared_before_it_takes_memory(
         ({"shapes": {"a": [-1]}, "layers": []}, "does not say of which model"),
         ({"shapes": {"a": "z"}, "layers": []}, "does not say of which model"),
         ({"shapes": [], "layers": []}, "does not say of which model"),
+        (named([2], [8, 8, 1 << 63]), "'input_shape' is larger than any image"),
         (named([2], [float("inf"), 1, 1]), "'input_shape' must be three whole numbers"),
         (named([2]) | {"input": 5}, "'input' must be an object"),
         (named([2]) | {"quant": 5}, "a policy|quant"),
@@ -125,6 +126,7 @@ def test_what_a_file_holds_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
+        (named([2], [8, 8, 1 << 63]), "'input_shape' is larger than any image"),
         (named([2], [float("inf"), 1, 1]), "'input_shape' must be three whole numbers"),
         (named([2], [4, 4]), "'input_shape' must be three whole numbers"),
         (named([2], None), "'input_shape' must be three whole numbers"),

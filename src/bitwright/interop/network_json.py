@@ -95,6 +95,10 @@ def convention_of(fields: Any) -> InputConvention:
     return InputConvention(str(fields.get("channel_order", "")), numbers[0], tuple(numbers[1:]))
 
 
+#: Of an image: 1 GiB of float32.
+_MOST_NUMBERS = 1 << 28
+
+
 def image_shape_of(sides: Any) -> tuple[int, int, int]:
     """(H, W, C) of an image from JSON.
 
@@ -104,6 +108,8 @@ def image_shape_of(sides: Any) -> tuple[int, int, int]:
     whole = isinstance(sides, list) and all(type(side) is int and side > 0 for side in sides)
     if not whole or len(sides) != 3:
         raise ValueError(f"'input_shape' must be three whole numbers, found {sides!r}"[:200])
+    if sides[0] * sides[1] * sides[2] > _MOST_NUMBERS:
+        raise ValueError(f"'input_shape' is larger than any image, found {sides!r}"[:200])
     return (sides[0], sides[1], sides[2])
 
 

@@ -48,6 +48,7 @@ _SETTINGS = {
 }
 # Ray listens on all interfaces and runs what it is sent: a cluster of our own asks for a password.
 _PASSWORD = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+_FIRST_WITH_PASSWORD = (2, 52)
 _PROBE = """
 import sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="error")
@@ -170,6 +171,7 @@ def _connected(address: str, wish: Wish) -> Iterator[Any]:
         settings |= _PASSWORD
     for name, value in settings.items():
         os.environ.setdefault(name, value)
+    late = "ray" in sys.modules and "RAY_AUTH_MODE" not in os.environ
     import ray
 
     if ray.is_initialized():  # this process has its cluster
@@ -178,6 +180,8 @@ def _connected(address: str, wish: Wish) -> Iterator[Any]:
         return
     if address != LOCAL:
         _check_answers(address)
+    else:
+        _check_private(ray.__version__, late=late)
     # Ray lets workers import from the caller's current folder first, but not those of its client.
     config = ray.job_config.JobConfig(_client_job=True)
     options: dict[str, Any] = {
@@ -199,6 +203,32 @@ def _connected(address: str, wish: Wish) -> Iterator[Any]:
             raise _no_answer(address, _first_line(error)) from error
         stack.callback(ray.shutdown)
         yield ray
+
+
+def _check_private(version: str, *, late: bool) -> None:
+    """Whether a cluster that is started here will ask for the password: Ray listens on all
+    interfaces, and whoever reaches it without one runs code as this user.
+
+    Args:
+        late: Ray was imported before it could be told.
+
+    Raises:
+        ToolError: it will not.
+    """
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if numbers < _FIRST_WITH_PASSWORD:
+        raise ToolError(
+            f"version {version} asks nobody for a password",
+            where=f"--ray {LOCAL}",
+            hint="pip install -U 'bitwright[ray]', or leave out --ray: processes do the same here",
+        )
+    if late:
+        raise ToolError(
+            "was imported before it could be given a password",
+            where=f"--ray {LOCAL}",
+            hint="set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN before Python starts, or start the "
+            "cluster yourself: ray.init()",
+        )
 
 
 @contextmanager
