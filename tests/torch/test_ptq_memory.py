@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from bitwright.base.errors import ModelError
 from bitwright.quantize import Policy
 from bitwright.quantize.layers import QuantConv2d, QuantLayer
-from bitwright.quantize.ptq import matrices, post_training_quantize, reconstruction
+from bitwright.quantize.ptq import adaround, matrices, post_training_quantize, reconstruction
 from bitwright.quantize.ptq.matrices import columns, paired_columns
 from bitwright.quantize.ptq.reconstruction import LayerView
 
@@ -88,3 +88,21 @@ def test_samples_that_do_not_fit_are_counted_first(monkeypatch: pytest.MonkeyPat
     fit = int(str(refused.value.hint).split("samples: ")[1].split(" fit")[0])
     assert 1 < fit < 64
     post_training_quantize(model, W4A4, calibration(fit))
+
+
+@pytest.mark.parametrize("most", [20, 1000])
+def test_adaround_takes_its_columns_batch_by_batch(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layer = _layers(nn.Sequential(nn.Conv2d(4, 2, 3), nn.ReLU()).eval())[0]
+    x, r = ([torch.rand(2, 4, 9, 8), torch.rand(1, 4, 9, 8)] for _ in range(2))
+    view = LayerView("0", layer, layer, x, r, rectified=False)
+    monkeypatch.setattr(adaround, "_COLUMNS", most)
+    found = adaround._columns(view)
+    whole = [torch.cat([columns(layer, each) for each in side], dim=2) for side in (x, r)]
+    order = torch.arange(whole[0].shape[2])
+    if most < len(order):
+        order = torch.randperm(len(order), generator=torch.Generator().manual_seed(1))[:most]
+    for got, every in zip(found, whole, strict=True):
+        assert torch.equal(got, every[:, :, order])

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from bitwright.base.errors import RecipeError
 from bitwright.quantize.ptq.lattice import Lattice, best_lattice, lattice_of
-from bitwright.quantize.ptq.matrices import as_matrix, paired_columns
+from bitwright.quantize.ptq.matrices import as_matrix, column_counts, paired_columns
 from bitwright.quantize.ptq.reconstruction import LayerView
 
 #: The stretched sigmoid of Louizos et al. 2018, which reaches 0 and 1 exactly.
@@ -131,13 +132,22 @@ class _Choice:
 
 def _columns(view: LayerView) -> tuple[Tensor, Tensor]:
     """A sample of paired columns, (G, K, samples) each."""
-    pairs = list(paired_columns(view))
-    inputs = torch.cat([x for x, _ in pairs], dim=2)
-    references = torch.cat([r for _, r in pairs], dim=2)
-    if inputs.shape[2] <= _COLUMNS:
-        return inputs.contiguous(), references.contiguous()
-    kept = torch.randperm(inputs.shape[2], generator=torch.Generator().manual_seed(1))[:_COLUMNS]
-    return inputs[:, :, kept].contiguous(), references[:, :, kept].contiguous()
+    counts = column_counts(view)
+    chosen = torch.arange(sum(counts))
+    if len(chosen) > _COLUMNS:
+        generator = torch.Generator().manual_seed(1)
+        chosen = torch.randperm(len(chosen), generator=generator)[:_COLUMNS]
+    found: tuple[Tensor, Tensor] | None = None
+    for start, pair in zip(accumulate(counts, initial=0), paired_columns(view), strict=False):
+        here = (chosen >= start) & (chosen < start + pair[0].shape[2])
+        if found is None:
+            groups, width, _ = pair[0].shape
+            first = pair[0].new_empty(groups, width, len(chosen))
+            found = (first, torch.empty_like(first))
+        for whole, part in zip(found, pair, strict=True):
+            whole[:, :, here] = part[:, :, chosen[here] - start]
+    assert found is not None  # the calibration set is never empty
+    return found
 
 
 def _bias(view: LayerView, shape: torch.Size) -> Tensor:

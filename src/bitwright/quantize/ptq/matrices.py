@@ -106,20 +106,25 @@ def _sample_count(layer: QuantLayer, x: Tensor, *, padded: bool = False) -> int:
     return found
 
 
+def column_counts(view: LayerView) -> list[int]:
+    """How many columns of each batch `paired_columns` takes."""
+    groups = view.layer.groups if isinstance(view.layer, QuantConv2d) else 1
+    each = groups * view.layer.weight[0].numel()
+    share = max(1, min(COLUMNS // max(1, len(view.inputs)), _NUMBERS // each))
+    return [min(share, _sample_count(view.layer, x)) for x in view.inputs]
+
+
 def paired_columns(view: LayerView) -> Iterator[tuple[Tensor, Tensor]]:
     """Columns of the quantized and the float model, a batch at a time, at most `COLUMNS` in all.
 
     Which ones are left out is the same in every run.
     """
-    each = view.layer.weight[0].numel() * (
-        view.layer.groups if isinstance(view.layer, QuantConv2d) else 1
-    )
-    share = max(1, min(COLUMNS // max(1, len(view.inputs)), _NUMBERS // each))
     generator = torch.Generator().manual_seed(0)
-    for x, r in zip(view.inputs, view.references, strict=True):
+    sizes = column_counts(view)
+    for x, r, size in zip(view.inputs, view.references, sizes, strict=True):
         count, kept = _sample_count(view.layer, x), None
-        if count > share:
-            kept = torch.randperm(count, generator=generator)[:share]
+        if count > size:
+            kept = torch.randperm(count, generator=generator)[:size]
         yield columns(view.layer, x, kept), columns(view.layer, r, kept)
 
 
