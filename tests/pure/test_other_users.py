@@ -17,7 +17,7 @@ import pytest
 from bitwright.base.errors import DataError, RunError
 from bitwright.base.files import exclusive
 from bitwright.base.folders import TRUSTED_GROUPS
-from bitwright.base.places import claim, default_place
+from bitwright.base.places import claim, default_place, kept_place
 from bitwright.base.source import _Kept
 from bitwright.base.store import Store
 from bitwright.cli.options import held_place
@@ -147,6 +147,33 @@ def test_a_named_place_is_there_from_the_beginning(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), held_place(tmp_path / "other" / "out", "search"):
         _ = 1 / 0
     assert not (tmp_path / "other").exists()
+
+
+def test_a_place_that_comes_and_goes_is_a_folder_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user made and removed a file there until nobody looked, and then a link to a folder
+    of the victim's: its files were overwritten.
+    """
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="is a file"), kept_place(tmp_path / "file"):
+        pass
+    place, mkdir, calls = tmp_path / "out", Path.mkdir, 0
+
+    def there_and_gone(self: Path, *given: object, **named: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls < 3:
+            raise FileExistsError
+        mkdir(self, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "mkdir", there_and_gone)
+    with kept_place(place):
+        assert place.is_dir() and calls == 3
+    assert not place.exists()
+    calls = -1000
+    with pytest.raises(RunError, match="all the time"), kept_place(place):
+        pass
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")

@@ -27,6 +27,7 @@ from bitwright.base.store import content_key
 _MARK = ".owner"
 _KIND = "places"
 _LETTERS = 32  # of a mark
+_TRIES = 20  # to make a folder that others make or remove at the same time
 #: Folders that this process has made by claiming them.
 _MADE: list[Path] = []
 #: Places that nobody named, and the option that names another.
@@ -112,24 +113,42 @@ def kept_place(place: Path) -> Iterator[Path]:
 
 
 def _make(place: Path) -> None:
-    """A folder of one's own, if nothing is in its place; else what lies there is looked at."""
-    if not os.path.lexists(place):
+    """A folder of one's own, if nothing is in its place; else what lies there is looked at. What
+    passes is a folder in the end: who may write beside it could put a link where nothing is, or a
+    file that he can take away.
+    """
+    for _ in range(_TRIES):
         try:
-            place.mkdir(parents=True, exist_ok=True)
+            place.mkdir(parents=True)
+        except FileExistsError:
+            if place.is_symlink() and not place.is_dir():
+                raise RunError(
+                    "is a symbolic link that leads to no folder",
+                    where=str(place),
+                    hint="remove it, or name the folder itself",
+                ) from None
+            if place.is_file():
+                raise RunError(
+                    "is a file, and a folder for results is wished for",
+                    where=str(place),
+                    hint="remove it, or name another place",
+                ) from None
         except OSError as error:
-            raise RunError(
-                f"the folder for results cannot be made: {error.strerror or error}",
-                where=str(place),
-                hint="name another place",
-            ) from error
-    if place.is_dir():
-        check_owner(place)
-    elif place.is_symlink():
-        raise RunError(
-            "is a symbolic link that leads to no folder",
-            where=str(place),
-            hint="remove it, or name the folder itself",
-        )
+            raise _cannot_be_made(place, error.strerror or str(error)) from error
+        with suppress(FileNotFoundError):  # it went just now
+            if place.is_dir():
+                check_owner(place)
+                if place.is_dir():
+                    return
+    raise _cannot_be_made(place, "somebody makes and removes it all the time")
+
+
+def _cannot_be_made(place: Path, why: str) -> RunError:
+    return RunError(
+        f"the folder for results cannot be made: {why}",
+        where=str(place),
+        hint="name another place",
+    )
 
 
 def drop_empty() -> None:
