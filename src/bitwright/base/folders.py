@@ -123,8 +123,8 @@ def others_above(folder: Path) -> str:
     none. In a folder that is sticky, as ``/tmp``, everybody can only move what is his own.
     """
     try:
-        for one, last in _way(folder):
-            if stat.S_ISLNK(one.lstat().st_mode):
+        for one, found, last in _way(folder):
+            if stat.S_ISLNK(found.st_mode):
                 if not _is_ones_own(one):
                     return f"the link {one} is another user's"
             elif not last and one.is_dir() and (reason := _open_to_others(one)):
@@ -136,9 +136,10 @@ def others_above(folder: Path) -> str:
     return ""
 
 
-def _way(folder: Path) -> Iterator[tuple[Path, bool]]:
+def _way(folder: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
     """The folders and links that the way to a folder leads through, from the top on, with none of
-    its links on their own way; and whether it ends there.
+    its links on their own way; what each was when it was looked at, once; and whether the way ends
+    there.
 
     Raises:
         RunError: there are too many links.
@@ -147,15 +148,18 @@ def _way(folder: Path) -> Iterator[tuple[Path, bool]]:
     start = folder if folder.is_absolute() else Path.cwd() / folder  # which may be removed
     reached = Path(start.anchor)
     left, links = [*reversed(start.parts[1:])], 0
-    yield reached, not left
+    yield reached, reached.lstat(), not left
     while left:
         part = left.pop()
         if part == "..":
             reached = reached.parent
+            if not left:
+                yield reached, reached.lstat(), True
             continue
         one = reached / part
-        is_link = stat.S_ISLNK(one.lstat().st_mode)
-        yield one, not left and not is_link
+        found = one.lstat()
+        is_link = stat.S_ISLNK(found.st_mode)
+        yield one, found, not left and not is_link
         if not is_link:
             reached = one
             continue
@@ -174,7 +178,9 @@ def check_owner(folder: Path) -> None:
     So are those that a group may write to that one is in and trusts (`TRUSTED_GROUPS` names it: who
     owns a folder may give it to any group that he is in, such as one of all accounts), and those of
     whoever owns the current folder, who could exchange them anyway (root in a container, a mounted
-    disk). A link that leads to it is asked likewise: its owner may let it lead elsewhere.
+    disk). A link that leads to it is asked likewise: its owner may let it lead elsewhere. Each part
+    of the way is looked at once, and judged by that look: what is one's own then, nobody else takes
+    away.
 
     Raises:
         RunError: it is one.
@@ -185,12 +191,14 @@ def check_owner(folder: Path) -> None:
         trusted.add(Path.cwd().stat().st_uid)
     if os.geteuid() == 0 and (caller := os.environ.get("SUDO_UID", "")).isdecimal():
         trusted.add(int(caller))
-    links = [one for one, _ in _way(folder) if one.is_symlink()]
-    for place, found in (*((one, one.lstat()) for one in links), (folder, folder.stat())):
-        shared = not stat.S_ISLNK(found.st_mode) and found.st_mode & stat.S_IWGRP
+    for place, found, last in _way(folder):
+        is_link = stat.S_ISLNK(found.st_mode)
+        if not (is_link or last):
+            continue
+        shared = not is_link and found.st_mode & stat.S_IWGRP
         if found.st_uid in trusted or (shared and found.st_gid in _teams()):
             continue
-        if place in links:
+        if is_link:
             raise RunError(
                 f"is another user's symbolic link (number {found.st_uid}), who could let it lead "
                 "elsewhere",
@@ -200,7 +208,7 @@ def check_owner(folder: Path) -> None:
         raise RunError(
             f"is another user's (number {found.st_uid}): what is made and run in it he could "
             "exchange",
-            where=str(place),
+            where=str(folder),
             hint="copy it into a folder of your own (cp -r); if you trust him, call Bitwright from "
             f"a folder that is his; if it is a team's, {TRUSTED_GROUPS}=GROUP",
         )

@@ -135,11 +135,10 @@ def _make(place: Path) -> None:
                 ) from None
         except OSError as error:
             raise _cannot_be_made(place, error.strerror or str(error)) from error
-        with suppress(FileNotFoundError):  # it went just now
+        with suppress(OSError):  # it went just now, or became something else
+            check_owner(place)
             if place.is_dir():
-                check_owner(place)
-                if place.is_dir():
-                    return
+                return
     raise _cannot_be_made(place, "somebody makes and removes it all the time")
 
 
