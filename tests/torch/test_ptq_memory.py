@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from bitwright.base.errors import ModelError
 from bitwright.quantize import Policy
 from bitwright.quantize.layers import QuantConv2d, QuantLayer
-from bitwright.quantize.ptq import adaround, matrices, post_training_quantize, reconstruction
+from bitwright.quantize.ptq import adaround, gptq, matrices, post_training_quantize, reconstruction
 from bitwright.quantize.ptq.matrices import columns, paired_columns
 from bitwright.quantize.ptq.reconstruction import LayerView
 
@@ -106,3 +106,19 @@ def test_adaround_takes_its_columns_batch_by_batch(
         order = torch.randperm(len(order), generator=torch.Generator().manual_seed(1))[:most]
     for got, every in zip(found, whole, strict=True):
         assert torch.equal(got, every[:, :, order])
+
+
+@pytest.mark.parametrize("granularity", ["per_tensor", "per_channel"])
+def test_gptq_rounds_some_rows_at_a_time(granularity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row with every scale took 170 bytes for each byte of the file."""
+    weight = {"format": "int4", "granularity": granularity}
+    policy = Policy.from_dict({"input": "uint8", "weight": weight, "activation": "uint4"})
+
+    def levels() -> dict[str, torch.Tensor]:
+        converted, _ = post_training_quantize(trained_digits(), policy, calibration(64))
+        return converted.state_dict()
+
+    whole = levels()
+    monkeypatch.setattr(gptq, "_PIECE", 1000)
+    for name, value in levels().items():
+        assert torch.equal(value, whole[name])

@@ -29,6 +29,8 @@ from bitwright.quantize.spec import Granularity
 
 Nearest = Callable[[Tensor, Tensor], Tensor]
 _BLOCK = 64
+#: Numbers of the rows, each with every scale, that are rounded at a time.
+_PIECE = 1 << 24
 _FLOOR = 1e-4
 #: Added to the diagonal, as shares of its mean, until the Hessian has an inverse.
 _RETRIES = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -71,39 +73,62 @@ class Gptq:
         weight = as_matrix(view.layer, view.layer.weight.detach().to(torch.float64))
         target = _matched(weight, found, self.damping, self.match)
         lattice = lattice_of(view.layer)
-        tried = candidates(view.layer, lattice) if self.search_scale else [lattice.unit]
-        lattices = [with_unit(lattice, unit) for unit in tried]
-        best, values = self._best(view, lattices, target, found.hessian)
+        units = candidates(view.layer, lattice) if self.search_scale else [lattice.unit]
+        best, values = self._best(view, lattice, units, target, found.hessian)
         best.fix_levels(view.layer, values.reshape(view.layer.weight.shape))
 
     def _best(
-        self, view: LayerView, lattices: list[Lattice], target: Tensor, hessian: Tensor
+        self,
+        view: LayerView,
+        lattice: Lattice,
+        units: list[Tensor],
+        target: Tensor,
+        hessian: Tensor,
     ) -> tuple[Lattice, Tensor]:
-        """The scale, one a channel where there may be one, with which the output errs least."""
-        groups, rows, _ = target.shape
-        shape = view.layer.weight.shape
-        steps = [as_matrix(view.layer, item.steps.expand(shape)) for item in lattices]
-        values, errors = fed_or_rounded(
-            target.repeat(1, len(lattices), 1),
-            hessian,
-            torch.cat(steps, dim=1),
-            lattices[0].nearest,
-            damping=self.damping,
-        )
-        values = values.reshape(groups, len(lattices), rows, -1)
-        errors = errors.reshape(groups, len(lattices), rows).transpose(0, 1)
-        errors = errors.reshape(len(lattices), -1)
-        if lattices[0].spec.granularity is Granularity.PER_CHANNEL:
-            chosen = errors.argmin(dim=0)
+        """The scale, one a channel where there may be one, with which the output errs least, and
+        the values, (G, R, K); some rows at a time, each of which is by itself.
+        """
+        groups, rows, width = target.shape
+        steps = as_matrix(view.layer, lattice.steps.expand(view.layer.weight.shape))
+        ratios = [(u / lattice.unit).expand(groups * rows).reshape(groups, rows, 1) for u in units]
+        feedback = Feedback(_damped(hessian, self.damping))
+
+        def tried(part: slice, some: list[Tensor]) -> tuple[Tensor, Tensor]:
+            """(tried, G, R, K) values, and (tried, G, R) errors."""
+            values, errors = _fed_or_rounded(
+                target[:, part].repeat(1, len(some), 1),
+                hessian,
+                torch.cat([steps[:, part] * ratio[:, part] for ratio in some], dim=1),
+                lattice.nearest,
+                feedback,
+            )
+            values = values.reshape(groups, len(some), -1, width).transpose(0, 1)
+            return values, errors.reshape(groups, len(some), -1).transpose(0, 1)
+
+        by_row = lattice.spec.granularity is Granularity.PER_CHANNEL
+        size = max(1, _PIECE // (groups * len(units) * width))
+        parts = [slice(start, start + size) for start in range(0, rows, size)]
+        found, missed = [], []
+        for part in parts:
+            values, errors = tried(part, ratios)
+            missed.append(errors)
+            if by_row:
+                place = errors.argmin(dim=0)[None, :, :, None].expand(1, *values.shape[1:])
+                found.append(values.gather(0, place)[0])
+            elif len(parts) == 1:
+                found.append(values[int(errors.sum(dim=(1, 2)).argmin())])
+        chosen = torch.cat(missed, dim=2)
+        if by_row:
+            stacked = torch.stack([unit.expand(groups * rows) for unit in units])
+            unit = stacked.gather(0, chosen.argmin(dim=0).reshape(1, -1))[0]
         else:
-            chosen = errors.sum(dim=1).argmin().expand(errors.shape[1])
-        units = torch.stack([item.unit.expand(errors.shape[1]) for item in lattices])
-        picked = values.transpose(0, 1).reshape(len(lattices), errors.shape[1], -1)
-        places = torch.arange(errors.shape[1])
-        unit = units[chosen, places]
-        if lattices[0].unit.numel() == 1:
+            best = int(chosen.sum(dim=(1, 2)).argmin())
+            unit = units[best].expand(groups * rows)
+            if not found:
+                found = [tried(part, [ratios[best]])[0][0] for part in parts]
+        if lattice.unit.numel() == 1:
             unit = unit[:1]
-        return with_unit(lattices[0], unit), picked[chosen, places]
+        return with_unit(lattice, unit), torch.cat(found, dim=1)
 
 
 def fed_or_rounded(
@@ -127,7 +152,13 @@ def fed_or_rounded(
     Returns:
         (G, R, K) representable values, and (G, R) the squared error of the output with each.
     """
-    fed = error_feedback(target, _damped(hessian, damping), steps, nearest)
+    return _fed_or_rounded(target, hessian, steps, nearest, Feedback(_damped(hessian, damping)))
+
+
+def _fed_or_rounded(
+    target: Tensor, hessian: Tensor, steps: Tensor, nearest: Nearest, feedback: Feedback
+) -> tuple[Tensor, Tensor]:
+    fed = feedback(target, steps, nearest)
     rounded = nearest(target, steps)
     errors, alone = _missed(fed - target, hessian), _missed(rounded - target, hessian)
     values = torch.where((alone < errors)[:, :, None], rounded, fed)
@@ -188,26 +219,43 @@ def error_feedback(
     Raises:
         ModelError: the Hessian is not positive definite, however much is added to its diagonal.
     """
-    diagonal = hessian.diagonal(dim1=1, dim2=2)
-    places = diagonal.argsort(dim=1, descending=True, stable=True)  # most important inputs first
-    wide = places[:, None, :].expand_as(weights)
-    left = weights.gather(2, wide).clone()
-    scale = steps.gather(2, wide)
-    square = places[:, :, None].expand_as(hessian)
-    sorted_ = hessian.gather(1, square).gather(2, square.transpose(1, 2))
-    upper = _inverse_root(sorted_)
-    done = torch.empty_like(left)
-    count = left.shape[2]
-    for start in range(0, count, _BLOCK):
-        stop = min(start + _BLOCK, count)
-        errors = torch.empty_like(left[:, :, start:stop])
-        for j in range(start, stop):
-            done[:, :, j] = nearest(left[:, :, j], scale[:, :, j])
-            error = (left[:, :, j] - done[:, :, j]) / upper[:, j, j, None]
-            left[:, :, j + 1 : stop] -= error[:, :, None] * upper[:, None, j, j + 1 : stop]
-            errors[:, :, j - start] = error
-        left[:, :, stop:] -= errors @ upper[:, start:stop, stop:]
-    return torch.empty_like(done).scatter_(2, wide, done)
+    return Feedback(hessian)(weights, steps, nearest)
+
+
+class Feedback:
+    """What `error_feedback` makes of a Hessian, for any number of rows.
+
+    Args:
+        hessian: (G, K, K) symmetric and positive definite.
+
+    Raises:
+        ModelError: as `error_feedback`.
+    """
+
+    def __init__(self, hessian: Tensor) -> None:
+        diagonal = hessian.diagonal(dim1=1, dim2=2)
+        # Most important inputs first.
+        self._places = diagonal.argsort(dim=1, descending=True, stable=True)
+        square = self._places[:, :, None].expand_as(hessian)
+        self._upper = _inverse_root(hessian.gather(1, square).gather(2, square.transpose(1, 2)))
+
+    def __call__(self, weights: Tensor, steps: Tensor, nearest: Nearest) -> Tensor:
+        """(G, R, K) representable values; arguments as those of `error_feedback`."""
+        upper, wide = self._upper, self._places[:, None, :].expand_as(weights)
+        left = weights.gather(2, wide)
+        scale = steps.gather(2, wide)
+        done = torch.empty_like(left)
+        count = left.shape[2]
+        for start in range(0, count, _BLOCK):
+            stop = min(start + _BLOCK, count)
+            errors = torch.empty_like(left[:, :, start:stop])
+            for j in range(start, stop):
+                done[:, :, j] = nearest(left[:, :, j], scale[:, :, j])
+                error = (left[:, :, j] - done[:, :, j]) / upper[:, j, j, None]
+                left[:, :, j + 1 : stop] -= error[:, :, None] * upper[:, None, j, j + 1 : stop]
+                errors[:, :, j - start] = error
+            left[:, :, stop:] -= errors @ upper[:, start:stop, stop:]
+        return torch.empty_like(done).scatter_(2, wide, done)
 
 
 def _inverse_root(hessian: Tensor) -> Tensor:
