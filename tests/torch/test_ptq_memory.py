@@ -83,6 +83,7 @@ def test_a_layer_that_is_too_wide_for_moments_is_rounded(monkeypatch: pytest.Mon
 def test_samples_that_do_not_fit_are_counted_first(monkeypatch: pytest.MonkeyPatch) -> None:
     model = trained_digits()
     monkeypatch.setattr(reconstruction, "machine_memory", lambda: 1 << 20)
+    monkeypatch.setattr(reconstruction, "held_memory", lambda: 1 << 18)
     with pytest.raises(ModelError, match="64 samples take") as refused:
         post_training_quantize(model, W4A4, calibration(64))
     fit = int(str(refused.value.hint).split("samples: ")[1].split(" fit")[0])

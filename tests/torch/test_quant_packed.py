@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import zlib
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,26 @@ def test_files_of_other_models_and_broken_ones(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         load_packed(tmp_path / "absent.bwq", model)
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_a_scale_that_is_not_the_policys_is_told(tmp_path: Path) -> None:
+    """Neither the codes nor the reals of such a file were what it was read as."""
+    rules = policy({"format": "int4", "scale": "const", "value": 2.0**-6})
+    model, path = trained(1, rules), tmp_path / "m.bwq"
+    save_packed(path, model)
+    content = path.read_bytes()
+    length = int.from_bytes(content[4:8], "little")
+    head, body = json.loads(content[8 : 8 + length]), bytearray(content[8 + length : -4])
+    assert head[0]["pinned"] is False
+    body[:4] = struct.pack("<f", 0.02)
+    text = json.dumps(head).encode()
+    changed = content[:4] + len(text).to_bytes(4, "little") + text + body
+    path.write_bytes(changed + zlib.crc32(changed).to_bytes(4, "little"))
+    other = trained(2, rules)
+    before = {name: value.clone() for name, value in other.state_dict().items()}
+    with pytest.raises(ModelError, match="other weights than its policy makes"):
+        load_packed(path, other)
+    assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
 
 
 def test_weights_that_are_not_finite_are_not_packed(tmp_path: Path) -> None:

@@ -49,6 +49,14 @@ def machine_memory() -> int:
     return min(size for size in found if size > 0)
 
 
+def held_memory() -> int:
+    """Bytes of memory that this process has at this moment; 0 where the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
 def limit_memory(share: float = _SHARE) -> None:
     """Let this process, and each that it starts, have no more of the machine's memory than a share,
     and what libraries set aside besides, which grows with the processors.

@@ -186,6 +186,7 @@ def load_packed(path: Path, model: fx.GraphModule) -> None:
     expected = model.state_dict()
     reader = _Reader(body, str(path))
     state: dict[str, Tensor] = {}
+    followed = []  # weights that are quantized again
     for entry in entries:
         name = str(entry.get("name"))
         name = name if name in expected else present_name(name)
@@ -194,14 +195,45 @@ def load_packed(path: Path, model: fx.GraphModule) -> None:
             state[name] = _numbers(entry, reader.parts(entry), like, f"{path}, {name}")
         elif name in quantizers:
             state |= _weight_state(name, entry, reader, *quantizers[name])
+            if not entry.get("pinned"):
+                followed.append(name)
         else:
             raise ModelError(f"belongs to another model or policy: {name}", where=str(path))
     if reader.at != len(body):
         raise DataError("its parts have not the length stated", where=str(path), hint=_HINT)
     _check_complete(state, expected, path)
+    before = {name: value.clone() for name, value in expected.items()}
     expected.clear()  # but for its metadata: the specifications are those of the model
     expected.update(state)
     model.load_state_dict(expected)
+    try:
+        _check_levels(model, followed, state, path)
+    except ModelError:
+        expected.clear()
+        expected.update(before)
+        model.load_state_dict(expected)
+        raise
+
+
+def _check_levels(
+    model: fx.GraphModule, names: list[str], state: dict[str, Tensor], path: Path
+) -> None:
+    """Whether the policy makes the levels of the file of its weights, where these are not fixed:
+    else the network would be neither that of the codes nor that of the reals.
+    """
+    quantizers = dict(_quantizers(model))
+    for name in names:
+        quantizer, weight = quantizers[name]
+        levels, unit = quantizer.levels(weight)
+        exact = levels.to(torch.float64)
+        found = (exact * spread(unit.to(torch.float64), exact)).to(weight.dtype)
+        if not torch.equal(found, state[name].to(weight.device)):
+            raise ModelError(
+                "has other weights than its policy makes of them",
+                where=f"{path}, {name}",
+                hint="its scale is not that of the policy: the file was changed, or is of another "
+                "version; write it again",
+            )
 
 
 def count_entries(path: Path) -> int:

@@ -226,8 +226,7 @@ def _check_private(version: str, *, late: bool) -> None:
         raise ToolError(
             "was imported before it could be given a password",
             where=f"--ray {LOCAL}",
-            hint="set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN before Python starts, or start the "
-            "cluster yourself: ray.init()",
+            hint="set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN before Ray is imported",
         )
 
 

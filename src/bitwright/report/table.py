@@ -216,8 +216,10 @@ def _plain(value: str | float | bool | None) -> str | int | float:
 
 
 def one_line(text: str) -> str:
-    """A text as one line of Markdown that holds no HTML: it may come from a stranger's results."""
-    return _TAG.sub("&lt;", " ".join(text.splitlines()))
+    """A text as one line of Markdown that holds no HTML, link or picture: it may come from a
+    stranger's results.
+    """
+    return _TAG.sub("&lt;", " ".join(text.splitlines())).replace("](", "]\\(")
 
 
 def _escaped(text: str) -> str:

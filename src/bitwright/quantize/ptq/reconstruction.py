@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError
-from bitwright.base.memory import LARGE, is_chosen, machine_memory, shown
+from bitwright.base.memory import LARGE, held_memory, is_chosen, machine_memory, shown
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.layers import QuantLayer
 from bitwright.quantize.quantizer import floating
@@ -105,8 +105,9 @@ def walk_layers(
         on_quantizer: called for every activation quantizer.
 
     Raises:
-        ModelError: what is held of all samples at a time takes more than half of the machine's
-            memory (nine tenths where the user answers for the size, see `base.memory.LARGE`).
+        ModelError: what is held of all samples at a time, and what the process has already, takes
+            more than half of the machine's memory (nine tenths where the user answers for the size,
+            see `base.memory.LARGE`).
     """
     converted.eval()
     _check_room(converted, batches)
@@ -143,7 +144,7 @@ def _check_room(converted: fx.GraphModule, batches: Sequence[Tensor]) -> None:
     # Of float32: in both networks, and the outputs of a layer that are compared.
     each = 4 * 2 * (peak + max(sizes.values(), default=0))
     there = machine_memory()
-    room = int(0.9 * there) if is_chosen() else there // 2
+    room = max(there // 16, int((0.9 if is_chosen() else 0.5) * there) - held_memory())
     if samples * each > room:
         raise ModelError(
             f"{samples} samples take {shown(samples * each)} in the float network and the "
@@ -168,7 +169,8 @@ class _Run:
 
     def step(self, node: fx.Node) -> None:
         if node.op == "placeholder":
-            self._values[node] = [batch.clone() for batch in self._batches]
+            own = any(self._may_write(user) for user in node.users)
+            self._values[node] = [b.clone() if own else b for b in self._batches]
         elif node.op == "get_attr":
             value = _attribute(self._model, str(node.target))
             self._values[node] = [value] * len(self._batches)
@@ -176,6 +178,13 @@ class _Run:
             self._values[node] = [self._call(node, i) for i in range(len(self._batches))]
         for done in self._last.get(node, ()):
             self._values.pop(done, None)
+
+    def _may_write(self, node: fx.Node) -> bool:
+        """Whether a node may write into what it reads; so does whoever reads a view of it."""
+        if node.op != "call_module":
+            return node.op != "output"
+        module = self._model.get_submodule(str(node.target))
+        return not isinstance(module, QuantLayer | ActivationQuantizer)
 
     def _call(self, node: fx.Node, index: int) -> Any:
         def held(operand: fx.Node) -> Any:
