@@ -175,8 +175,9 @@ class Dataset:
 
         ``train.to_real`` computes the same bits on a device.
         """
-        planar = channels_first(self.pixels)
-        return planar.astype(np.float32) * np.float32(self.scale)
+        found: NDArray[np.float32] = channels_first(self.pixels).astype(np.float32)
+        found *= np.float32(self.scale)
+        return found
 
 
 def torch_shape(shape: Sequence[int]) -> tuple[int, ...]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import io
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.base.files import regular_size
@@ -82,19 +84,50 @@ def split_layout(images: Images, layout: Layout, shared: Labels, cut: Cut) -> Da
         DataError: the splits that are there make no training and test set.
     """
     parts = {
-        split: Labelled(images[np.asarray(positions)], np.asarray(labels, dtype=np.int64))
+        split: Labelled(images[_in_order(positions)], np.asarray(labels, dtype=np.int64))
         for split, (positions, labels) in layout.members.items()
     }
     return split_parts(parts, shared, cut)
 
 
+def _in_order(positions: Sequence[int]) -> slice | NDArray[np.int64]:
+    """Positions as a slice, which copies nothing, where they are one."""
+    found = np.asarray(positions, dtype=np.int64)
+    start, count = int(found[0]) if len(found) else 0, len(found)
+    one = (found == np.arange(start, start + count)).all()
+    return slice(start, start + count) if one else found
+
+
 def split_parts(parts: dict[str, Labelled], shared: Labels, cut: Cut) -> DataSplits:
-    """The splits of what a source holds, or of ``all`` that it holds; mixed.
+    """The splits of what a source holds, or of ``all`` that it holds. Files come sorted by class:
+    they are mixed, so that the first few images show every class.
 
     Raises:
         DataError: the splits that are there make no training and test set.
     """
-    return _mixed(_split(parts, shared, cut))
+    validation, test, seed = cut.validation, cut.test, cut.seed
+    match sorted(parts):
+        case ["all"] | ["train"] as only:
+            pool = parts[only[0]]
+            return split_three(
+                pool, shared, validation=validation, test=test, seed=seed, mixed=True
+            )
+        case ["test", "train"]:
+            both = (parts["train"], parts["test"])
+            return split_two(*both, shared, validation=validation, seed=seed, mixed=True)
+        case ["test", "train", "validation"]:
+            three = (parts["train"], parts["validation"], parts["test"])
+            return keep_three(*three, shared, mixed=True)
+        case ["train", "validation"] if cut.has_no_test:
+            both = (parts["train"], parts["validation"])
+            return split_two(*both, shared, validation=validation, seed=seed, mixed=True)
+        case found:
+            raise DataError(
+                f"holds the splits {found}, which do not make a training and a test set",
+                where=shared.source,
+                hint="name the folders train and test (and validation, if there is one); "
+                "the data set 'imagenet' measures on val",
+            )
 
 
 def add_unlabelled(
@@ -133,43 +166,6 @@ def add_unlabelled(
         train.kind,
     )
     return replace(splits, train=joined)
-
-
-def _split(parts: dict[str, Labelled], shared: Labels, cut: Cut) -> DataSplits:
-    validation, test, seed = cut.validation, cut.test, cut.seed
-    match sorted(parts):
-        case ["all"] | ["train"] as only:
-            pool = parts[only[0]]
-            return split_three(pool, shared, validation=validation, test=test, seed=seed)
-        case ["test", "train"]:
-            both = (parts["train"], parts["test"])
-            return split_two(*both, shared, validation=validation, seed=seed)
-        case ["test", "train", "validation"]:
-            return keep_three(parts["train"], parts["validation"], parts["test"], shared)
-        case ["train", "validation"] if cut.has_no_test:
-            both = (parts["train"], parts["validation"])
-            return split_two(*both, shared, validation=validation, seed=seed)
-        case found:
-            raise DataError(
-                f"holds the splits {found}, which do not make a training and a test set",
-                where=shared.source,
-                hint="name the folders train and test (and validation, if there is one); "
-                "the data set 'imagenet' measures on val",
-            )
-
-
-def _mixed(splits: DataSplits) -> DataSplits:
-    """Files come sorted by class: mix them, so that the first few images show every class."""
-
-    def mixed(part: Dataset) -> Dataset:
-        return part.take(np.random.RandomState(0).permutation(len(part)))
-
-    return replace(
-        splits,
-        train=mixed(splits.train),
-        validation=mixed(splits.validation),
-        test=mixed(splits.test),
-    )
 
 
 def decode_listing(listing: Listing, decoding: Decoding, progress: Progress) -> Levels:

@@ -77,50 +77,80 @@ class Labels:
 
 
 def split_three(
-    every: Labelled, shared: Labels, *, validation: float, test: float, seed: int
+    every: Labelled,
+    shared: Labels,
+    *,
+    validation: float,
+    test: float,
+    seed: int,
+    mixed: bool = False,
 ) -> DataSplits:
-    """Cut one pool into training, validation and test images."""
+    """Cut one pool into training, validation and test images.
+
+    Args:
+        mixed: in an order of chance, which is always the same; else that of the pool.
+    """
+    order = _mix if mixed else _keep
     groups = shared.kind.groups(every.labels)
     parts = stratified(groups, (validation, test), seed, where=shared.source)
     pool = _pool(every, shared, 0, "all")
     return DataSplits(
         shared.name,
-        pool.take(parts[2], f"{shared.name}/train"),
-        pool.take(parts[0], f"{shared.name}/validation"),
-        pool.take(parts[1], f"{shared.name}/test"),
+        pool.take(order(parts[2]), f"{shared.name}/train"),
+        pool.take(order(parts[0]), f"{shared.name}/validation"),
+        pool.take(order(parts[1]), f"{shared.name}/test"),
         shared.source,
     )
 
 
 def split_two(
-    training: Labelled, test: Labelled, shared: Labels, *, validation: float, seed: int
+    training: Labelled,
+    test: Labelled,
+    shared: Labels,
+    *,
+    validation: float,
+    seed: int,
+    mixed: bool = False,
 ) -> DataSplits:
     """Keep the official test images; cut the official training images in two.
 
     Test images are numbered after the training images, so that every index names one image.
+
+    Args:
+        mixed: see `split_three`.
     """
+    order = _mix if mixed else _keep
     groups = shared.kind.groups(training.labels)
     parts = stratified(groups, (validation,), seed, where=shared.source)
     pool = _pool(training, shared, 0, "all")
     return DataSplits(
         shared.name,
-        pool.take(parts[1], f"{shared.name}/train"),
-        pool.take(parts[0], f"{shared.name}/validation"),
-        _pool(test, shared, len(training.labels), "test"),
+        pool.take(order(parts[1]), f"{shared.name}/train"),
+        pool.take(order(parts[0]), f"{shared.name}/validation"),
+        _pool(test, shared, len(training.labels), "test", mixed=mixed),
         shared.source,
     )
 
 
 def keep_three(
-    training: Labelled, validation: Labelled, test: Labelled, shared: Labels
+    training: Labelled,
+    validation: Labelled,
+    test: Labelled,
+    shared: Labels,
+    *,
+    mixed: bool = False,
 ) -> DataSplits:
-    """Keep the three splits that the source already has."""
+    """Keep the three splits that the source already has.
+
+    Args:
+        mixed: see `split_three`.
+    """
     second = len(training.labels)
     return DataSplits(
         shared.name,
-        _pool(training, shared, 0, "train"),
-        _pool(validation, shared, second, "validation"),
-        _pool(test, shared, second + len(validation.labels), "test"),
+        _pool(training, shared, 0, "train", mixed=mixed),
+        _pool(validation, shared, second, "validation", mixed=mixed),
+        _pool(test, shared, second + len(validation.labels), "test", mixed=mixed),
         shared.source,
     )
 
@@ -150,8 +180,20 @@ def keep_some(splits: DataSplits, keep: Keep, seed: int) -> DataSplits:
     )
 
 
-def _pool(part: Labelled, shared: Labels, first_index: int, split: str) -> Dataset:
+def _keep(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    return positions
+
+
+def _mix(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """In another order, before they are taken: images that are mixed afterwards are there twice."""
+    return positions[np.random.RandomState(0).permutation(len(positions))]
+
+
+def _pool(
+    part: Labelled, shared: Labels, first_index: int, split: str, *, mixed: bool = False
+) -> Dataset:
     indices = np.arange(first_index, first_index + len(part.labels), dtype=np.int64)
     name = f"{shared.name}/{split}"
     fixed = (shared.classes, shared.scale, indices, shared.kind)
-    return Dataset(name, part.images, part.labels, *fixed)
+    found = Dataset(name, part.images, part.labels, *fixed)
+    return found.take(_mix(np.arange(len(found)))) if mixed else found

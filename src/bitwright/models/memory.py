@@ -32,6 +32,7 @@ _COPIES = 3
 #: Numbers that layers give for each number of an image; in the zoo at most 3 500. Below that much
 #: there is room in any case, and torch need not load what it knows about shapes (1.5 s).
 _MOST_EACH = 10_000
+_CHANNELS = 16
 
 
 @dataclass(frozen=True)
@@ -198,10 +199,13 @@ class Passing:
 
     Attributes:
         peak: bytes of the activations that are held at a time, at the most.
+        inside: the same, with the copies that a convolution makes of what it reads and gives, whose
+            channels are then a multiple of 16 (oneDNN's layout): of few channels the larger part.
         work: products, and numbers that pools look at.
     """
 
     peak: int
+    inside: int
     work: int
 
 
@@ -220,7 +224,7 @@ def passing(model: nn.Module, sample_shape: tuple[int, ...]) -> Passing:
             torch.func.functional_call(model, state, (image,))
     except Exception:  # tried in earnest it says what it is
         pass
-    return Passing(held.peak, held.work)
+    return Passing(held.peak, held.inside, held.work)
 
 
 def images_at_a_time(model: nn.Module, sample_shape: tuple[int, ...], most: int) -> int:
@@ -234,7 +238,7 @@ def images_at_a_time(model: nn.Module, sample_shape: tuple[int, ...], most: int)
     room = max(MOST_OF_A_FILE, machine_memory() // 8)
     if is_small(sample_shape, room // most):
         return most
-    return max(1, min(most, room // max(1, passing(model, sample_shape).peak)))
+    return max(1, min(most, room // max(1, passing(model, sample_shape).inside)))
 
 
 class _Held(TorchDispatchMode):
@@ -246,7 +250,7 @@ class _Held(TorchDispatchMode):
 
     def __init__(self, weights: Iterable[Tensor] = ()) -> None:
         super().__init__()
-        self.now = self.peak = self.work = 0
+        self.now = self.peak = self.inside = self.work = 0
         self._live: dict[int, weakref.ref[Any]] = {}
         self._weights = [weight.untyped_storage() for weight in weights]
         self._known = frozenset(map(id, self._weights))
@@ -267,6 +271,7 @@ class _Held(TorchDispatchMode):
         self._live[key] = weakref.ref(storage, gone)
         self.now += size
         self.peak = max(self.peak, self.now)
+        self.inside = max(self.inside, self.now)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -275,9 +280,17 @@ class _Held(TorchDispatchMode):
         leaves = tree_leaves(made)
         for value in leaves:
             self.add(value)
+        if func.overloadpacket is torch.ops.aten.convolution:
+            self.inside = max(self.inside, self.now + _padded(args[0]) + _padded(made))
         if leaves and isinstance(leaves[0], Tensor):
             self.work += leaves[0].numel() * _work_each(func.overloadpacket, args)
         return made
+
+
+def _padded(image: Tensor) -> int:
+    """Bytes of an image (N, C, ...) whose channels are a multiple of `_CHANNELS`."""
+    count, channels, *rest = image.shape
+    return 4 * count * (channels + -channels % _CHANNELS) * math.prod(rest)
 
 
 def _work_each(packet: Any, args: tuple[Any, ...]) -> int:

@@ -32,7 +32,7 @@ from bitwright.quantize.histogram import Observed
 from bitwright.quantize.layers import QuantLayer
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.ptq.calibration import observe
-from bitwright.quantize.ptq.samples import Samples, calibration_batches, check_fit
+from bitwright.quantize.ptq.samples import Samples, batches_for, calibration_batches
 from bitwright.quantize.quantizer import Phase, floating, set_phase
 from bitwright.quantize.shapes import model_shapes
 from bitwright.quantize.spec import Role
@@ -145,8 +145,7 @@ def sensitivity_table(
         ModelError: the model cannot be converted.
         DataError: the samples do not fit it.
     """
-    batches = calibration_batches(first_samples(samples, images), _CHUNK)
-    check_fit(model, batches)
+    batches = batches_for(model, first_samples(samples, images), _CHUNK)
     bench = _Bench(model, candidates, batches, base or {})
     if per_width is not None:
         bench.thin_out(per_width)

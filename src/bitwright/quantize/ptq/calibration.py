@@ -20,7 +20,7 @@ from bitwright.quantize.convert import apply
 from bitwright.quantize.estimators import Estimator, parse_estimator
 from bitwright.quantize.histogram import Observed
 from bitwright.quantize.policy import Policy
-from bitwright.quantize.ptq.samples import Samples, calibration_batches, check_fit
+from bitwright.quantize.ptq.samples import Samples, batches_for
 from bitwright.quantize.quantizer import Phase, set_phase
 from bitwright.quantize.spec import Role
 
@@ -46,14 +46,27 @@ def calibrate(
             ``mse``, ``entropy``; None: the one that each operand's scale rule asks for (a learned
             scale starts at the MSE one).
         input_estimator: of the input; None: by its scale rule.
-        batch_size: of a data set or tensor.
+        batch_size: of a data set or tensor; fewer where they are large for the machine.
 
     Raises:
         DataError: the samples are unusable or do not fit the model.
         ModelError, RecipeError: as `apply`.
     """
-    batches = calibration_batches(data, batch_size)
-    check_fit(model, batches)
+    batches = batches_for(model, data, batch_size)
+    return calibrate_on(
+        model, policy, batches, estimator=estimator, input_estimator=input_estimator
+    )
+
+
+def calibrate_on(
+    model: nn.Module,
+    policy: Policy,
+    batches: Sequence[Tensor],
+    *,
+    estimator: str | Estimator | None = None,
+    input_estimator: str | Estimator | None = None,
+) -> fx.GraphModule:
+    """`calibrate` on what `batches_for` gave."""
     shape = tuple(batches[0].shape[1:])
     converted = apply(model, policy, Phase.CALIBRATE, sample_shape=shape).eval()
     chosen = None if estimator is None else parse_estimator(estimator)

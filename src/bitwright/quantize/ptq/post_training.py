@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.ptq.bias_correction import BiasCorrection, expected_inputs
-from bitwright.quantize.ptq.calibration import calibrate
+from bitwright.quantize.ptq.calibration import calibrate_on
 from bitwright.quantize.ptq.clipping import Recalibrate
 from bitwright.quantize.ptq.equalization import Equalized, as_graph, give_biases
 from bitwright.quantize.ptq.folding import Folding, folding_of
@@ -35,7 +35,7 @@ from bitwright.quantize.ptq.reconstruction import LayerView, reference_model, wa
 from bitwright.quantize.ptq.samples import (
     BATCH,
     Samples,
-    calibration_batches,
+    batches_for,
     check_fit,
     sample_count,
 )
@@ -134,7 +134,7 @@ def post_training_quantize(
         data: typical inputs, as the model takes them, some hundred; no labels are used.
         methods: see `parse_methods`; the default folds batch norm, calibrates, rounds the weights
             with GPTQ and corrects the biases.
-        batch_size: of a data set or tensor.
+        batch_size: of a data set or tensor; fewer where they are large for the machine.
 
     Returns:
         A converted model as `apply` gives it, in phase ``train`` and evaluation mode, its weights
@@ -149,8 +149,7 @@ def post_training_quantize(
     """
     started = time.perf_counter()
     wanted = parse_methods(methods)
-    batches = calibration_batches(data, batch_size)
-    check_fit(model, batches)
+    batches = batches_for(model, data, batch_size)
     example = batches[0][:1]
     prepared, done = prepare_network(model, wanted, example)
     again = next((m for m in wanted if isinstance(m, Recalibrate)), None)
@@ -160,7 +159,8 @@ def post_training_quantize(
         if isinstance(m, LayerMethod) and not isinstance(m, Recalibrate)
     ]
     estimator = next(m.estimator for m in wanted if isinstance(m, Calibrate))
-    converted = calibrate(prepared, policy, batches, estimator=estimator)
+    check_fit(prepared, batches)
+    converted = calibrate_on(prepared, policy, batches, estimator=estimator)
     layers = _treat(converted, batches, layerwise, again)
     corrections = [m.analytic for m in layerwise if isinstance(m, BiasCorrection)]
     report = PtqReport(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from bitwright.base.errors import DataError, ModelError
 from bitwright.data import Dataset
 from bitwright.models.common import device_of
+from bitwright.models.memory import images_at_a_time
 from bitwright.models.modes import evaluating
 
 #: What every method takes: one tensor, batches of tensors, (tensor, label) pairs, or a data set.
@@ -65,6 +66,20 @@ def calibration_batches(data: Samples, batch_size: int = BATCH) -> list[Tensor]:
     own = isinstance(data, Dataset)  # numbers that nobody else has: a layer may write into them
     whole = parts[0] if own and len(parts) == 1 else torch.cat(parts)
     return list(whole.split(batch_size))
+
+
+def batches_for(model: nn.Module, data: Samples, batch_size: int = BATCH) -> list[Tensor]:
+    """`calibration_batches` that fit a model, of fewer samples where these are large for the
+    machine.
+
+    Raises:
+        DataError: they do not fit; or as `calibration_batches`.
+        ModelError: as `check_fit`.
+    """
+    batches = calibration_batches(data, batch_size)
+    check_fit(model, batches)
+    most = images_at_a_time(model, tuple(batches[0].shape[1:]), batch_size)
+    return [part for batch in batches for part in batch.split(most)]
 
 
 def sample_count(batches: Sequence[Tensor]) -> int:
@@ -162,6 +177,6 @@ def _checked(part: Tensor) -> Tensor:
             where=_WHERE,
             hint="scale the pixels as for the model: Dataset.reals() does it",
         )
-    if not bool(torch.isfinite(part).all()):
+    if not all(bool(torch.isfinite(some).all()) for some in part.split(BATCH)):
         raise DataError("holds NaN or infinity", where=_WHERE, hint="remove the samples that do")
     return part.detach().to("cpu", torch.float32)
