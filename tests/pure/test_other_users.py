@@ -218,6 +218,35 @@ def test_a_folder_is_judged_by_one_look(tmp_path: Path, monkeypatch: pytest.Monk
     assert stat.S_ISLNK(look(place).st_mode)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+@pytest.mark.parametrize("aim", [".", "..", "../his", "../his/."])
+def test_a_way_that_ends_by_a_link_to_where_it_is_is_looked_at(
+    aim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    his = tmp_path / "his"
+    (his / "below").mkdir(parents=True)
+    for folder in (his, his / "below"):
+        os.chown(folder, 54_321, -1)
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    link = (his / "below" if aim == ".." else his) / "link"
+    link.symlink_to(aim)
+    for place in (link, his / "below" / ".."):
+        with pytest.raises(RunError, match="another user's"):
+            check_owner(place)
+
+
+def test_why_no_folder_can_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for place, words in (
+        (tmp_path / "dangling" / "out", "dangling is no folder"),
+        (Path("/dev/null"), "is a file"),
+        (tmp_path / "file" / "out", "Not a directory"),
+    ):
+        (tmp_path / "file").touch()
+        with pytest.raises(RunError, match=words), kept_place(place):
+            pass
+
+
 def test_what_a_lock_says_of_its_holder_is_short(tmp_path: Path) -> None:
     lock = tmp_path / ".lock"
     for content in (b"\xff\xfe\x1b[2J" * 100, b"x" * (1 << 24)):

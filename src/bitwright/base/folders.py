@@ -148,18 +148,19 @@ def _way(folder: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
     start = folder if folder.is_absolute() else Path.cwd() / folder  # which may be removed
     reached = Path(start.anchor)
     left, links = [*reversed(start.parts[1:])], 0
-    yield reached, reached.lstat(), not left
+    if left:
+        yield reached, reached.lstat(), False
+    ends = False
     while left:
         part = left.pop()
         if part == "..":
             reached = reached.parent
-            if not left:
-                yield reached, reached.lstat(), True
             continue
         one = reached / part
         found = one.lstat()
         is_link = stat.S_ISLNK(found.st_mode)
-        yield one, found, not left and not is_link
+        ends = not left and not is_link
+        yield one, found, ends
         if not is_link:
             reached = one
             continue
@@ -170,6 +171,8 @@ def _way(folder: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
         if aim.is_absolute():
             reached = Path(aim.anchor)
         left += reversed(aim.parts[aim.is_absolute() :])
+    if not ends:  # by "..", or a link to "." or "/"
+        yield reached, reached.lstat(), True
 
 
 def check_owner(folder: Path) -> None:

@@ -117,29 +117,36 @@ def _make(place: Path) -> None:
     passes is a folder in the end: who may write beside it could put a link where nothing is, or a
     file that he can take away.
     """
+    why = "somebody makes and removes it all the time"
     for _ in range(_TRIES):
         try:
             place.mkdir(parents=True)
-        except FileExistsError:
+        except FileExistsError as error:
             if place.is_symlink() and not place.is_dir():
                 raise RunError(
                     "is a symbolic link that leads to no folder",
                     where=str(place),
                     hint="remove it, or name the folder itself",
                 ) from None
-            if place.is_file():
+            if place.exists() and not place.is_dir():
                 raise RunError(
                     "is a file, and a folder for results is wished for",
                     where=str(place),
                     hint="remove it, or name another place",
                 ) from None
+            if error.filename and str(error.filename) != str(place):
+                raise _cannot_be_made(place, f"{error.filename} is no folder") from error
         except OSError as error:
             raise _cannot_be_made(place, error.strerror or str(error)) from error
-        with suppress(OSError):  # it went just now, or became something else
+        try:
             check_owner(place)
             if place.is_dir():
                 return
-    raise _cannot_be_made(place, "somebody makes and removes it all the time")
+        except FileNotFoundError:  # it went just now
+            continue
+        except OSError as error:  # it became something else just now, or cannot be looked at
+            why = error.strerror or str(error)
+    raise _cannot_be_made(place, why)
 
 
 def _cannot_be_made(place: Path, why: str) -> RunError:
