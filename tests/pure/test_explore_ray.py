@@ -69,15 +69,20 @@ def _folder() -> Path:
     return Path(global_worker.node.get_session_dir_path()).parents[1]
 
 
-def test_a_cluster_without_a_password_is_not_started() -> None:
+def test_a_cluster_without_a_password_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who reached its port put functions of his own in the place of ours (2.40 to 2.51)."""
     for version in ("2.40.0", "2.51.2", "1.9"):
         with pytest.raises(ToolError, match="asks nobody for a password"):
-            cluster._check_private(version, late=False)
-    with pytest.raises(ToolError, match="before it could be given a password"):
-        cluster._check_private("2.60.0", late=True)
-    for version in ("2.52.0", "2.60.0", "2.100.1", "3.0.0.dev0"):
-        cluster._check_private(version, late=False)
+            cluster._check_private(version)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    for version in ("2.52.0", "2.52rc1", "2.60.0", "2.100.1", "3.0.0.dev0"):
+        cluster._check_private(version)
+    for told in ("disabled", None):
+        monkeypatch.delenv("RAY_AUTH_MODE")
+        if told:
+            monkeypatch.setenv("RAY_AUTH_MODE", told)
+        with pytest.raises(ToolError, match="before it could be given a password"):
+            cluster._check_private("2.60.0")
 
 
 @pytest.mark.long

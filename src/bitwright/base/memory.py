@@ -50,10 +50,12 @@ def machine_memory() -> int:
 
 
 def held_memory() -> int:
-    """Bytes of memory that this process has at this moment; 0 where the system does not say."""
+    """Bytes of memory that this process has at this moment, without files that it looks into; 0
+    where the system does not say.
+    """
     with suppress(OSError, ValueError, IndexError):
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        found = [int(number) for number in Path("/proc/self/statm").read_text().split()]
+        return (found[1] - found[2]) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bitwright.base.errors import RunError
+from bitwright.base.errors import DataError, RunError
 from bitwright.base.files import atomic_write, regular_bytes
 from bitwright.base.folders import check_owner
 from bitwright.base.noted import is_noted, note
@@ -129,8 +129,8 @@ def _make(place: Path) -> None:
                     hint="remove it, or name the folder itself",
                 ) from None
             if place.exists() and not place.is_dir():
-                raise RunError(
-                    "is a file, and a folder for results is wished for",
+                raise DataError(
+                    "is a file; results go to a folder",
                     where=str(place),
                     hint="remove it, or name another place",
                 ) from None

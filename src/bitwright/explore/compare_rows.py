@@ -38,7 +38,9 @@ def make_row(
     fields = {**variant.policy, **subject.quant}
     policy = Policy.from_dict(fields, where=variant.name)
     data = subject.train.take(range(min(images, len(subject.train))))
-    converted, _ = post_training_quantize(subject.model, policy, data, variant.methods)
+    converted, _ = post_training_quantize(
+        subject.model, policy, data, variant.methods, memory_share=0.5
+    )
     exact, why = _frozen(converted, policy, subject)
     outcome = subject.measure(converted if exact is None else exact, limit)
     size = model_size(converted, sample_shape=subject.sample_shape)

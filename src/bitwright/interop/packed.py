@@ -174,8 +174,9 @@ def save_packed(
 def load_packed(path: Path, model: fx.GraphModule) -> None:
     """Load what `save_packed` wrote into a model converted by the same policy.
 
-    Weights whose scale follows from float weights are fixed to their levels
-    (`WeightQuantizer.fix_levels`); before training on, call ``release``.
+    Weights whose scale follows from float weights, and those that their policy would now make other
+    levels of, are fixed to their levels (`WeightQuantizer.fix_levels`); before training on, call
+    ``release``.
 
     Raises:
         DataError: the file is missing, corrupt or of another version.
@@ -186,7 +187,7 @@ def load_packed(path: Path, model: fx.GraphModule) -> None:
     expected = model.state_dict()
     reader = _Reader(body, str(path))
     state: dict[str, Tensor] = {}
-    followed = []  # weights that are quantized again
+    followed: dict[str, tuple[Tensor, Tensor]] = {}  # weights that are quantized again
     for entry in entries:
         name = str(entry.get("name"))
         name = name if name in expected else present_name(name)
@@ -194,9 +195,10 @@ def load_packed(path: Path, model: fx.GraphModule) -> None:
             like = expected.get(name)
             state[name] = _numbers(entry, reader.parts(entry), like, f"{path}, {name}")
         elif name in quantizers:
-            state |= _weight_state(name, entry, reader, *quantizers[name])
+            found, levels = _weight_state(name, entry, reader, *quantizers[name])
+            state |= found
             if not entry.get("pinned"):
-                followed.append(name)
+                followed[name] = levels
         else:
             raise ModelError(f"belongs to another model or policy: {name}", where=str(path))
     if reader.at != len(body):
@@ -207,7 +209,7 @@ def load_packed(path: Path, model: fx.GraphModule) -> None:
     expected.update(state)
     model.load_state_dict(expected)
     try:
-        _check_levels(model, followed, state, path)
+        _keep_levels(model, followed, state)
     except ModelError:
         expected.clear()
         expected.update(before)
@@ -215,25 +217,23 @@ def load_packed(path: Path, model: fx.GraphModule) -> None:
         raise
 
 
-def _check_levels(
-    model: fx.GraphModule, names: list[str], state: dict[str, Tensor], path: Path
+def _keep_levels(
+    model: fx.GraphModule, found: dict[str, tuple[Tensor, Tensor]], state: dict[str, Tensor]
 ) -> None:
-    """Whether the policy makes the levels of the file of its weights, where these are not fixed:
-    else the network would be neither that of the codes nor that of the reals.
+    """Fix the weights that their policy would make other levels of than the file holds: a quotient
+    that is rounded down may be just below its level, and a scale may not be the policy's.
+
+    Raises:
+        ModelError: they are no levels.
     """
     quantizers = dict(_quantizers(model))
-    for name in names:
+    for name, (exact, unit) in found.items():
         quantizer, weight = quantizers[name]
-        levels, unit = quantizer.levels(weight)
-        exact = levels.to(torch.float64)
-        found = (exact * spread(unit.to(torch.float64), exact)).to(weight.dtype)
-        if not torch.equal(found, state[name].to(weight.device)):
-            raise ModelError(
-                "has other weights than its policy makes of them",
-                where=f"{path}, {name}",
-                hint="its scale is not that of the policy: the file was changed, or is of another "
-                "version; write it again",
-            )
+        made, step = quantizer.levels(weight)
+        made = made.to(torch.float64)
+        reals = (made * spread(step.to(torch.float64), made)).to(weight.dtype)
+        if not torch.equal(reals, state[name].to(weight.device)):
+            quantizer.fix_levels(exact.to(weight.device), unit)
 
 
 def count_entries(path: Path) -> int:
@@ -403,8 +403,8 @@ def _require_shape(entry: dict[str, Any], like: Tensor, where: str) -> None:
 
 def _weight_state(
     name: str, entry: dict[str, Any], reader: _Reader, quantizer: WeightQuantizer, like: Tensor
-) -> dict[str, Tensor]:
-    """State of one weight and its quantizer."""
+) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor]]:
+    """State of one weight and its quantizer; its levels and their unit."""
     spec, where = quantizer.spec, f"{reader.where}, {name}"
     parts = reader.parts(entry)
     if entry.get("format") != spec.format.name:
@@ -445,7 +445,7 @@ def _weight_state(
     if spec.scale is ScaleRule.LEARNED and f"{prefix}scale" not in state:
         used = torch.from_numpy(unit / number_format.lsb).to(torch.float32)
         state[f"{prefix}scale"] = used.expand(quantizer.scale.shape).clone()
-    return state
+    return state, (exact, wide)
 
 
 def _affine(entry: dict[str, Any], where: str) -> Format:

@@ -9,6 +9,7 @@ Nothing but the name of `ray_task.run_task` is pickled.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import sys
@@ -171,7 +172,6 @@ def _connected(address: str, wish: Wish) -> Iterator[Any]:
         settings |= _PASSWORD
     for name, value in settings.items():
         os.environ.setdefault(name, value)
-    late = "ray" in sys.modules and "RAY_AUTH_MODE" not in os.environ
     import ray
 
     if ray.is_initialized():  # this process has its cluster
@@ -181,7 +181,7 @@ def _connected(address: str, wish: Wish) -> Iterator[Any]:
     if address != LOCAL:
         _check_answers(address)
     else:
-        _check_private(ray.__version__, late=late)
+        _check_private(ray.__version__)
     # Ray lets workers import from the caller's current folder first, but not those of its client.
     config = ray.job_config.JobConfig(_client_job=True)
     options: dict[str, Any] = {
@@ -205,26 +205,24 @@ def _connected(address: str, wish: Wish) -> Iterator[Any]:
         yield ray
 
 
-def _check_private(version: str, *, late: bool) -> None:
+def _check_private(version: str) -> None:
     """Whether a cluster that is started here will ask for the password: Ray listens on all
     interfaces, and whoever reaches it without one runs code as this user.
 
-    Args:
-        late: Ray was imported before it could be told.
-
     Raises:
-        ToolError: it will not.
+        ToolError: it will not: it is older than that, was imported before it could be told, or told
+            otherwise.
     """
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < _FIRST_WITH_PASSWORD:
         raise ToolError(
             f"version {version} asks nobody for a password",
             where=f"--ray {LOCAL}",
             hint="pip install -U 'bitwright[ray]', or leave out --ray: processes do the same here",
         )
-    if late:
+    if os.environ.get("RAY_AUTH_MODE") != "token":
         raise ToolError(
-            "was imported before it could be given a password",
+            "was imported before it could be given a password, or RAY_AUTH_MODE forbids one",
             where=f"--ray {LOCAL}",
             hint="set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN before Ray is imported",
         )

@@ -32,7 +32,7 @@ from bitwright.quantize.histogram import Observed
 from bitwright.quantize.layers import QuantLayer
 from bitwright.quantize.policy import Policy
 from bitwright.quantize.ptq.calibration import observe
-from bitwright.quantize.ptq.samples import Samples, batches_for, calibration_batches
+from bitwright.quantize.ptq.samples import Samples, at_a_time, batches_for, calibration_batches
 from bitwright.quantize.quantizer import Phase, floating, set_phase
 from bitwright.quantize.shapes import model_shapes
 from bitwright.quantize.spec import Role
@@ -184,13 +184,15 @@ class _Bench:
         self.modules = dict(self.model.named_modules())
         self.nodes = self._by_key(start)
         self.space = make_space(model, candidates, shape, self._groups(), base)
-        self.seen: dict[ActivationQuantizer, Observed] = observe(self.model, batches)
+        self.seen: dict[ActivationQuantizer, Observed] = observe(
+            self.model, batches, at_a_time(model, batches)
+        )
         self.interpreter = fx.Interpreter(self.model, garbage_collect_values=False)
         self.last_readers = {
             source: node for node in self.model.graph.nodes for source in node.all_input_nodes
         }
-        at_a_time = _images_at_a_time(self.model, shape)
-        self.batches = [part for batch in batches for part in batch.split(at_a_time)]
+        kept = _images_at_a_time(self.model, shape)
+        self.batches = [part for batch in batches for part in batch.split(kept)]
         set_phase(self.model, Phase.TRAIN)
 
     def _by_key(self, start: Space) -> dict[str, fx.Node]:
@@ -322,7 +324,8 @@ class _Bench:
 
 
 def _images_at_a_time(model: fx.GraphModule, sample_shape: tuple[int, ...]) -> int:
-    """Of how many images every tensor is kept.
+    """Of how many images every tensor is kept: of as many as take 1 GiB, or half of the machine's
+    memory where the user answers for the size (`LARGE`); of one at least.
 
     Raises:
         ModelError: those of one image take more than an eighth of the machine's memory (but 1 GiB
@@ -338,7 +341,7 @@ def _images_at_a_time(model: fx.GraphModule, sample_shape: tuple[int, ...]) -> i
             "are allowed: each is kept, to see what other formats make of it",
             hint=f"search on smaller images; for a model of your own: {LARGE}=1",
         )
-    return max(1, min(_CHUNK, MOST_OF_A_FILE // each))
+    return max(1, min(_CHUNK, (room if is_chosen() else MOST_OF_A_FILE) // each))
 
 
 @torch.no_grad()

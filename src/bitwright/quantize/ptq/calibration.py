@@ -20,7 +20,7 @@ from bitwright.quantize.convert import apply
 from bitwright.quantize.estimators import Estimator, parse_estimator
 from bitwright.quantize.histogram import Observed
 from bitwright.quantize.policy import Policy
-from bitwright.quantize.ptq.samples import Samples, batches_for
+from bitwright.quantize.ptq.samples import Samples, at_a_time, batches_for
 from bitwright.quantize.quantizer import Phase, set_phase
 from bitwright.quantize.spec import Role
 
@@ -46,7 +46,7 @@ def calibrate(
             ``mse``, ``entropy``; None: the one that each operand's scale rule asks for (a learned
             scale starts at the MSE one).
         input_estimator: of the input; None: by its scale rule.
-        batch_size: of a data set or tensor; fewer where they are large for the machine.
+        batch_size: of a data set or tensor.
 
     Raises:
         DataError: the samples are unusable or do not fit the model.
@@ -71,7 +71,7 @@ def calibrate_on(
     converted = apply(model, policy, Phase.CALIBRATE, sample_shape=shape).eval()
     chosen = None if estimator is None else parse_estimator(estimator)
     entering = None if input_estimator is None else parse_estimator(input_estimator)
-    for owner in observe(converted, batches):
+    for owner in observe(converted, batches, at_a_time(model, batches)):
         owner.settle(entering if owner.role is Role.INPUT else chosen)
     set_phase(converted, Phase.TRAIN)
     return converted
@@ -79,13 +79,17 @@ def calibrate_on(
 
 @torch.no_grad()
 def observe(
-    converted: fx.GraphModule, batches: Sequence[Tensor]
+    converted: fx.GraphModule, batches: Sequence[Tensor], most: int
 ) -> dict[ActivationQuantizer, Observed]:
     """What is seen for every scale that is not constant, by the quantizer that owns it, of a model
     in phase ``calibrate``, which runs in floating point.
+
+    Args:
+        most: samples that pass at a time, see `at_a_time`.
     """
     for batch in batches:
-        converted(batch)
+        for part in batch.split(most):
+            converted(part)
     seen: dict[ActivationQuantizer, Observed] = {}
     for quantizer in converted.modules():
         if isinstance(quantizer, ActivationQuantizer) and quantizer.observed is not None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bitwright.base.errors import ModelError
-from bitwright.base.memory import is_chosen, machine_memory, shown
+from bitwright.base.memory import LARGE, is_chosen, machine_memory, shown
 from bitwright.quantize.layers import QuantConv2d, QuantLayer, own_border
 from bitwright.quantize.ptq.reconstruction import LayerView
 
@@ -24,7 +24,7 @@ COLUMNS = 1 << 17
 #: Numbers in the columns of a batch, which large kernels have fewer of for that.
 _NUMBERS = 1 << 27
 #: Arrays of the size of the second moments that are held while they are used, in float64.
-_MATRICES = 12
+_MATRICES = 10
 #: Relative error of moments that were summed in float32.
 _ROUNDING = 1e-5
 
@@ -141,7 +141,7 @@ def moments(view: LayerView) -> Moments:
     if needed > room:
         raise TooWideError(
             f"{width} weights a channel: their second moments take {shown(needed)}, {shown(room)} "
-            "are allowed",
+            f"are allowed ({LARGE}=1: nine tenths of the machine)",
             where=view.path,
         )
     count = 0

@@ -125,6 +125,7 @@ def post_training_quantize(
     methods: Sequence[str | Method] = DEFAULT,
     *,
     batch_size: int = BATCH,
+    memory_share: float = 0.75,
 ) -> tuple[fx.GraphModule, PtqReport]:
     """Quantize a trained model without retraining.
 
@@ -134,7 +135,9 @@ def post_training_quantize(
         data: typical inputs, as the model takes them, some hundred; no labels are used.
         methods: see `parse_methods`; the default folds batch norm, calibrates, rounds the weights
             with GPTQ and corrects the biases.
-        batch_size: of a data set or tensor; fewer where they are large for the machine.
+        batch_size: of a data set or tensor.
+        memory_share: of the machine's memory that may be taken by the samples on their way through
+            both networks.
 
     Returns:
         A converted model as `apply` gives it, in phase ``train`` and evaluation mode, its weights
@@ -161,7 +164,7 @@ def post_training_quantize(
     estimator = next(m.estimator for m in wanted if isinstance(m, Calibrate))
     check_fit(prepared, batches)
     converted = calibrate_on(prepared, policy, batches, estimator=estimator)
-    layers = _treat(converted, batches, layerwise, again)
+    layers = _treat(converted, batches, layerwise, again, memory_share)
     corrections = [m.analytic for m in layerwise if isinstance(m, BiasCorrection)]
     report = PtqReport(
         methods=tuple(method.name for method in wanted),
@@ -208,6 +211,7 @@ def _treat(
     batches: Sequence[Tensor],
     methods: Sequence[LayerMethod],
     again: Recalibrate | None,
+    share: float,
 ) -> list[LayerReport]:
     """All that is done layer by layer."""
     if not methods and again is None:
@@ -232,6 +236,7 @@ def _treat(
         batches,
         on_layer,
         None if again is None else again.treat,
+        share,
     )
     return reports
 

@@ -22,9 +22,12 @@ from bitwright.base.errors import ModelError
 from bitwright.base.memory import LARGE, held_memory, is_chosen, machine_memory, shown
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.layers import QuantLayer
+from bitwright.quantize.ptq.samples import BATCH, at_a_time, passed
 from bitwright.quantize.quantizer import floating
 from bitwright.quantize.shapes import model_shapes
 
+#: Of the machine's memory that is taken for all samples, if nothing else is said.
+_SHARE = 0.75
 Batches = list[Tensor]
 Environment = dict[fx.Node, list[Any]]
 
@@ -40,6 +43,7 @@ class LayerView:
         inputs: what it gets in the quantized model, a tensor a batch.
         references: what the float layer gets.
         rectified: a ReLU (or a quantizer that clamps at zero) follows directly.
+        at_a_time: samples that pass it at a time.
     """
 
     path: str
@@ -48,17 +52,18 @@ class LayerView:
     inputs: Batches
     references: Batches
     rectified: bool
+    at_a_time: int = BATCH
 
     @cached_property
     def targets(self) -> Batches:
         """What the float layer gives."""
         with torch.no_grad():
-            return [self.float_layer(x) for x in self.references]
+            return [passed(self.float_layer, x, self.at_a_time) for x in self.references]
 
     @torch.no_grad()
     def outputs(self) -> Batches:
         """What the quantized layer gives, as it is now."""
-        return [self.layer(x) for x in self.inputs]
+        return [passed(self.layer, x, self.at_a_time) for x in self.inputs]
 
     def error(self) -> float:
         """Squared error of the outputs against the targets, as a share of the targets' power."""
@@ -94,6 +99,7 @@ def walk_layers(
     batches: Sequence[Tensor],
     on_layer: OnLayer,
     on_quantizer: OnQuantizer | None = None,
+    share: float = _SHARE,
 ) -> None:
     """Run both models over all batches, node by node, and show every layer before it runs.
 
@@ -103,16 +109,18 @@ def walk_layers(
         reference: `reference_model` of it, from before any change.
         on_layer: called for every convolution and dense layer with a quantized weight.
         on_quantizer: called for every activation quantizer.
+        share: of the machine's memory that may be taken.
 
     Raises:
         ModelError: what is held of all samples at a time, and what the process has already, takes
-            more than half of the machine's memory (nine tenths where the user answers for the size,
-            see `base.memory.LARGE`).
+            more than that share of the machine's memory (or than nine tenths where the user answers
+            for the size, see `base.memory.LARGE`).
     """
     converted.eval()
-    _check_room(converted, batches)
+    _check_room(converted, batches, share)
     with floating(reference):
-        pair = (_Run(converted, batches), _Run(reference, batches))
+        most = at_a_time(reference, batches)
+        pair = (_Run(converted, batches, most), _Run(reference, batches, most))
         for node, double in zip(converted.graph.nodes, reference.graph.nodes, strict=True):
             module = _module(converted, node)
             if isinstance(module, QuantLayer):
@@ -123,6 +131,7 @@ def walk_layers(
                     pair[0].operand(node),
                     pair[1].operand(double),
                     _is_rectified(converted, node),
+                    most,
                 )
                 on_layer(view)
             elif isinstance(module, ActivationQuantizer) and on_quantizer is not None:
@@ -132,9 +141,10 @@ def walk_layers(
             pair[1].step(double)
 
 
-def _check_room(converted: fx.GraphModule, batches: Sequence[Tensor]) -> None:
+def _check_room(converted: fx.GraphModule, batches: Sequence[Tensor], share: float) -> None:
     shapes = model_shapes(converted, tuple(batches[0].shape[1:]))
-    sizes = {node: int(prod(shape)) for node, shape in shapes.items()}
+    # The samples themselves are there already, and are among what the process has.
+    sizes = {n: int(prod(shape)) for n, shape in shapes.items() if n.op != "placeholder"}
     last, now, peak = _last_uses(converted.graph), 0, 0
     for node in converted.graph.nodes:
         now += sizes.get(node, 0)
@@ -144,7 +154,7 @@ def _check_room(converted: fx.GraphModule, batches: Sequence[Tensor]) -> None:
     # Of float32: in both networks, and the outputs of a layer that are compared.
     each = 4 * 2 * (peak + max(sizes.values(), default=0))
     there = machine_memory()
-    room = max(there // 16, int((0.9 if is_chosen() else 0.5) * there) - held_memory())
+    room = max(there // 16, int((0.9 if is_chosen() else share) * there) - held_memory())
     if samples * each > room:
         raise ModelError(
             f"{samples} samples take {shown(samples * each)} in the float network and the "
@@ -157,8 +167,8 @@ def _check_room(converted: fx.GraphModule, batches: Sequence[Tensor]) -> None:
 class _Run:
     """One model on its way through its graph."""
 
-    def __init__(self, model: fx.GraphModule, batches: Sequence[Tensor]) -> None:
-        self._model = model
+    def __init__(self, model: fx.GraphModule, batches: Sequence[Tensor], most: int) -> None:
+        self._model, self._most = model, most
         self._batches = list(batches)
         self._values: Environment = {}
         self._last = _last_uses(model.graph)
@@ -193,7 +203,10 @@ class _Run:
         arguments = fx.node.map_arg(node.args, held)
         options = fx.node.map_arg(node.kwargs, held)
         if node.op == "call_module":
-            return self._model.get_submodule(str(node.target))(*arguments, **options)
+            module = self._model.get_submodule(str(node.target))
+            if isinstance(module, QuantLayer):
+                return passed(module, *arguments, self._most)
+            return module(*arguments, **options)
         if node.op == "call_method":
             return getattr(arguments[0], str(node.target))(*arguments[1:], **options)
         return node.target(*arguments, **options)

@@ -69,8 +69,7 @@ def calibration_batches(data: Samples, batch_size: int = BATCH) -> list[Tensor]:
 
 
 def batches_for(model: nn.Module, data: Samples, batch_size: int = BATCH) -> list[Tensor]:
-    """`calibration_batches` that fit a model, of fewer samples where these are large for the
-    machine.
+    """`calibration_batches` that fit a model.
 
     Raises:
         DataError: they do not fit; or as `calibration_batches`.
@@ -78,8 +77,20 @@ def batches_for(model: nn.Module, data: Samples, batch_size: int = BATCH) -> lis
     """
     batches = calibration_batches(data, batch_size)
     check_fit(model, batches)
-    most = images_at_a_time(model, tuple(batches[0].shape[1:]), batch_size)
-    return [part for batch in batches for part in batch.split(most)]
+    return batches
+
+
+def at_a_time(model: nn.Module, batches: Sequence[Tensor]) -> int:
+    """Samples that may pass a model at a time: a batch is passed in parts where it is large for the
+    machine. What is drawn of it by chance is drawn of all of it, on any machine.
+    """
+    return images_at_a_time(model, tuple(batches[0].shape[1:]), max(map(len, batches)))
+
+
+def passed(layer: nn.Module, batch: Tensor, most: int) -> Tensor:
+    """What a layer gives for a batch, of which it gets so many samples at a time."""
+    parts = [layer(part) for part in batch.split(most)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def sample_count(batches: Sequence[Tensor]) -> int:
