@@ -91,6 +91,17 @@ def test_the_first_images_of_a_split_show_every_class(tmp_path: Path) -> None:
         assert sample.label == (sample.index - 60) // 20
 
 
+@pytest.mark.parametrize("parts", [[""], ["train", "test"], ["train", "validation", "test"]])
+def test_the_order_of_the_images_never_changes(tmp_path: Path, parts: list[str]) -> None:
+    """What was trained is trained again from the same seeds: each split in an order of its own."""
+    for part in parts:
+        make(tmp_path / part, {"cat": 10, "dog": 10})
+    splits = load(tmp_path)
+    for part in (splits.train, splits.validation, splits.test):
+        order = np.random.RandomState(0).permutation(len(part))
+        assert (part.indices == np.sort(part.indices)[order]).all()
+
+
 def test_images_are_resized_and_made_grey_or_colour(tmp_path: Path) -> None:
     make(tmp_path, {"a": 4, "b": 4}, mode="RGB")
     assert load(tmp_path).image_shape == (5, 6, 3)
