@@ -21,6 +21,7 @@ BENCHMARKS = ROOT / "benchmarks"
         "detector_cells",
         "gm",
         "host_pipeline",
+        "placement",
         "search",
         "skynet_fixed",
         "skynet_hardware",
