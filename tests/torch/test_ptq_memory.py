@@ -9,6 +9,7 @@ from tests.ptq_networks import calibration, trained_digits
 from torch import nn
 from torch.nn import functional as F
 
+from bitwright.base import memory
 from bitwright.base.errors import ModelError
 from bitwright.quantize import Policy
 from bitwright.quantize.layers import QuantConv2d, QuantLayer
@@ -71,7 +72,7 @@ def test_a_layer_that_is_too_wide_for_moments_is_rounded(monkeypatch: pytest.Mon
     """23 232 weights a channel: 4.3 GB for each matrix, and a file of 186 kB says so."""
     model = trained_digits()
     there = 3 * 12 * 8 * 50**2  # 36 weights a channel of conv2 have room, 256 of the last do not
-    monkeypatch.setattr(matrices, "machine_memory", lambda: there)
+    monkeypatch.setattr(memory, "machine_memory", lambda: there)
     _, report = post_training_quantize(model, W4A4, calibration(64))
     noted = {layer.path: layer.note for layer in report.layers}
     assert not noted["conv1"] and "weights a channel" in noted["fc1"]
@@ -82,7 +83,8 @@ def test_a_layer_that_is_too_wide_for_moments_is_rounded(monkeypatch: pytest.Mon
 
 def test_samples_that_do_not_fit_are_counted_first(monkeypatch: pytest.MonkeyPatch) -> None:
     model = trained_digits()
-    monkeypatch.setattr(reconstruction, "machine_memory", lambda: 1 << 20)
+    for module in (memory, reconstruction):
+        monkeypatch.setattr(module, "machine_memory", lambda: 1 << 20)
     monkeypatch.setattr(reconstruction, "held_memory", lambda: 1 << 18)
     with pytest.raises(ModelError, match="64 samples take") as refused:
         post_training_quantize(model, W4A4, calibration(64))

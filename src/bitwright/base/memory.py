@@ -91,6 +91,13 @@ def room_for(*, chosen: bool) -> int:
     return machine_memory() if is_chosen(chosen) else min(MOST_OF_A_FILE, machine_memory())
 
 
+def room_of(share: float) -> int:
+    """Bytes of a share of the machine's memory; of nine tenths where the user answers for the size
+    (`LARGE`).
+    """
+    return int((_SHARE if is_chosen() else share) * machine_memory())
+
+
 def is_chosen(chosen: bool = False) -> bool:
     """Whether the caller, or the user for all calls (`LARGE`), answers for the size of images."""
     return chosen or os.environ.get(LARGE) == "1"

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bitwright.base.errors import ModelError
-from bitwright.base.memory import LARGE, is_chosen, machine_memory, shown
+from bitwright.base.memory import LARGE, room_of, shown
 from bitwright.quantize.layers import QuantConv2d, QuantLayer, own_border
 from bitwright.quantize.ptq.reconstruction import LayerView
 
@@ -136,8 +136,7 @@ def moments(view: LayerView) -> Moments:
             (nine tenths where the user answers for the size, see `base.memory.LARGE`).
     """
     groups, _, width = as_matrix(view.layer, view.layer.weight).shape
-    needed, there = _MATRICES * 8 * groups * width * width, machine_memory()
-    room = int(0.9 * there) if is_chosen() else there // 3
+    needed, room = _MATRICES * 8 * groups * width * width, room_of(1 / 3)
     if needed > room:
         raise TooWideError(
             f"{width} weights a channel: their second moments take {shown(needed)}, {shown(room)} "

@@ -31,7 +31,12 @@ from bitwright.quantize.ptq.methods import (
     NetworkMethod,
     parse_methods,
 )
-from bitwright.quantize.ptq.reconstruction import LayerView, reference_model, walk_layers
+from bitwright.quantize.ptq.reconstruction import (
+    MEMORY_SHARE,
+    LayerView,
+    reference_model,
+    walk_layers,
+)
 from bitwright.quantize.ptq.samples import (
     BATCH,
     Samples,
@@ -125,7 +130,7 @@ def post_training_quantize(
     methods: Sequence[str | Method] = DEFAULT,
     *,
     batch_size: int = BATCH,
-    memory_share: float = 0.75,
+    memory_share: float = MEMORY_SHARE,
 ) -> tuple[fx.GraphModule, PtqReport]:
     """Quantize a trained model without retraining.
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bitwright.base.errors import ModelError
-from bitwright.base.memory import LARGE, held_memory, is_chosen, machine_memory, shown
+from bitwright.base.memory import LARGE, held_memory, is_chosen, machine_memory, room_of, shown
 from bitwright.quantize.activation_quantizer import ActivationQuantizer
 from bitwright.quantize.layers import QuantLayer
 from bitwright.quantize.ptq.samples import BATCH, at_a_time, passed
@@ -27,7 +27,7 @@ from bitwright.quantize.quantizer import floating
 from bitwright.quantize.shapes import model_shapes
 
 #: Of the machine's memory that is taken for all samples, if nothing else is said.
-_SHARE = 0.75
+MEMORY_SHARE = 0.75
 Batches = list[Tensor]
 Environment = dict[fx.Node, list[Any]]
 
@@ -99,7 +99,7 @@ def walk_layers(
     batches: Sequence[Tensor],
     on_layer: OnLayer,
     on_quantizer: OnQuantizer | None = None,
-    share: float = _SHARE,
+    share: float = MEMORY_SHARE,
 ) -> None:
     """Run both models over all batches, node by node, and show every layer before it runs.
 
@@ -153,8 +153,7 @@ def _check_room(converted: fx.GraphModule, batches: Sequence[Tensor], share: flo
     samples = sum(map(len, batches))
     # Of float32: in both networks, and the outputs of a layer that are compared.
     each = 4 * 2 * (peak + max(sizes.values(), default=0))
-    there = machine_memory()
-    room = max(there // 16, int((0.9 if is_chosen() else share) * there) - held_memory())
+    room = max(machine_memory() // 16, room_of(share) - held_memory())
     if samples * each > room:
         raise ModelError(
             f"{samples} samples take {shown(samples * each)} in the float network and the "
