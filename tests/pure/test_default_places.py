@@ -133,8 +133,9 @@ def test_a_mark_alone_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_of_two_commands_that_compute_into_one_place_the_second_is_refused(
-    verb: str, tmp_path: Path
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # the current folder may have runs of the user's own
     with claimed(tmp_path / "out"):
         result = CliRunner().invoke(app, [*verb.split(), "--out", str(tmp_path / "out")])
     assert isinstance(result.exception, RunError), result.output
