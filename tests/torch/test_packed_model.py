@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,10 @@ from tests.torch.test_interop_ristretto import FOUR, read
 from bitwright.base.errors import DataError
 from bitwright.cli import entry as cli
 from bitwright.interop.caffe.write import save_caffe
-from bitwright.interop.model_files import LoadedModel
+from bitwright.interop.model_files import LoadedModel, load_model
 from bitwright.interop.network import InputConvention
 from bitwright.interop.packed import save_packed
-from bitwright.interop.packed_model import load_packed_model, save_packed_model
+from bitwright.interop.packed_model import converted, load_packed_model, save_packed_model
 from bitwright.ir import INTEGER, load_graph
 from bitwright.models import ModelSpec, build_model
 from bitwright.pipeline.import_network import integer_graph
@@ -74,6 +75,17 @@ def test_a_quantized_file_of_another_framework_is_packed_too(tmp_path: Path) -> 
     one, two = (load_graph(tmp_path / f / "graph.bwg", {"integer": INTEGER}) for f in "ab")
     feeds = {one.inputs[0]: np.random.default_rng(0).integers(-128, 128, (4, 10, 10, 3))}
     assert all(np.array_equal(one.run(feeds)[e], two.run(feeds)[e]) for e in one.outputs)
+
+
+def test_layers_that_take_other_images_than_the_file_says_are_refused(tmp_path: Path) -> None:
+    """Convolutions alone would have taken either, and the graph the size that the layers do not."""
+    save_caffe(read(FOUR)[0], tmp_path / "net.prototxt")
+    packed = converted(load_model(tmp_path / "net.prototxt"))
+    assert packed.input_shape == (10, 10, 3)
+    path = tmp_path / "net.bwq"
+    save_packed_model(path, replace(packed, input_shape=(20, 20, 3)))
+    with pytest.raises(DataError, match=r"\(10, 10, 3\), 'input_shape' says \(20, 20, 3\)"):
+        load_packed_model(path)
 
 
 def test_what_is_no_packed_model_is_refused(tmp_path: Path) -> None:

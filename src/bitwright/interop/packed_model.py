@@ -18,7 +18,7 @@ from bitwright.base.errors import DataError
 from bitwright.base.memory import room_for
 from bitwright.base.trust import check_names, data_file
 from bitwright.interop.caffe.quantized import is_quantized, quantized
-from bitwright.interop.model_files import LoadedModel, module_within
+from bitwright.interop.model_files import LoadedModel, module_within, shape_of_input
 from bitwright.interop.network import Network
 from bitwright.interop.network_json import (
     BROKEN,
@@ -141,6 +141,13 @@ def _load(path: Path, room: int) -> LoadedModel:
             one = np.float32(1)  # shown in every place: nothing is allocated
             arrays = {key: np.broadcast_to(one, sides) for key, sides in about["shapes"].items()}
             network = network_from_json(about["layers"], arrays, str(path))
+            if shape_of_input(network) != shape:
+                raise DataError(
+                    f"its layers take images of (H, W, C) = {shape_of_input(network)}, "
+                    f"'input_shape' says {shape}",
+                    where=str(path),
+                    hint="the file is damaged, or of another network",
+                )
             placed = quantized(network)[0] if is_quantized(network) else network
             model = module_within(placed, room, str(path))
         else:
