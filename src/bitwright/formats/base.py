@@ -237,6 +237,8 @@ class Format(ABC):
         """Whether each integer is a level of this format (zero point 0)."""
         array = np.asarray(levels, dtype=np.int64)
         inside = (array >= self.min_level) & (array <= self.max_level)
+        if self.level_step == 1:  # a remainder takes most of the time
+            return np.asarray(inside)
         return np.asarray(inside & ((array - self.min_level) % self.level_step == 0))
 
     def codes(self, levels: npt.ArrayLike, zero_point: npt.ArrayLike = 0) -> IntArray:
