@@ -200,6 +200,19 @@ def test_what_is_kept_float_is_simulated_and_says_so() -> None:
         apply(model, model.policy, "freeze")
 
 
+@pytest.mark.parametrize("first", [nn.ReLU(), nn.AvgPool2d(1), nn.Conv2d(2, 2, 1), nn.Hardtanh()])
+def test_an_input_that_is_kept_float_is_named(first: nn.Module) -> None:
+    x = torch.rand(4, 2, 6, 6)
+    policy = Policy.from_dict({"weight": "int4", "activation": "uint4", "input": "float"})
+    network = nn.Sequential(first, nn.Flatten(), nn.Linear(72, 3))
+    model = apply(network, policy, "train", x).eval()
+    with torch.no_grad():
+        assert torch.equal(model(x), model.simulate(x))
+    assert "input: it is kept float; give input a format" in model.why_simulated
+    with pytest.raises(ModelError, match="input: it is kept float"):
+        apply(model, policy, "freeze")
+
+
 def test_training_differs_from_evaluation_by_a_rounding_at_a_border() -> None:
     """The difference that has a name: how many activations, and by how much."""
     x = torch.rand(64, 2, 6, 6)

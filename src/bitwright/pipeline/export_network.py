@@ -322,7 +322,7 @@ def _check_outputs(
     for _ in range(_IMAGES):  # one by one: they may be large
         image = torch.rand(1, channels, height, width, generator=generator)
         with torch.no_grad():
-            expected, made = wanted.eval()(image), found(image)
+            expected, made = wanted.eval()(image.clone()), found(image)
         if expected.shape != made.shape:  # torch would spread one value over all of them
             raise MismatchError(
                 f"the outputs are {[*made.shape]}, not {[*expected.shape]}", where=where

@@ -130,7 +130,11 @@ def run_batches(model: Model, inputs: Tensor, batch_size: int) -> Tensor:
             return torch.cat([model(batch) for batch in inputs.split(batch_size)])
     place = device_of(model)
     with evaluating(model):
-        parts = [model(batch.to(place)).to(inputs.device) for batch in inputs.split(batch_size)]
+        # Copies: a layer may write into what it gets.
+        parts = [
+            model(batch.to(place, copy=True)).to(inputs.device)
+            for batch in inputs.split(batch_size)
+        ]
     return torch.cat(parts)
 
 

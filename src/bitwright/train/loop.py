@@ -270,7 +270,8 @@ def _update(
     run: Run, reals: Tensor, labels: Tensor, teacher_scores: Tensor | None, step: int
 ) -> tuple[Tensor, Tensor] | None:
     """As `_step`, with the teacher's scores of the batch."""
-    scores = [learner.forward(reals) for learner in run.learners]
+    *others, last = run.learners
+    scores = [*(learner.forward(reals.clone()) for learner in others), last.forward(reals)]
     # In a co-study each learns the other's scores, as they are.
     targets = (
         [other.detach() for other in reversed(scores)] if len(scores) > 1 else [teacher_scores]
@@ -307,7 +308,8 @@ def _teacher_scores(run: Run, reals: Tensor, chosen: Tensor) -> Tensor | None:
     if run.teacher is None:
         return None
     with torch.no_grad(), run.fabric.autocast():
-        found: Tensor = run.teacher(reals).float()
+        # Whoever comes before another gets a copy: a layer may write into what it gets.
+        found: Tensor = run.teacher(reals.clone()).float()
     return found
 
 

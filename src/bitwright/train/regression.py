@@ -106,7 +106,7 @@ def regress(
             _set_rates(optimizer, config, step)
             images = batches(step).to(place)
             with torch.no_grad():
-                target = teacher(images)
+                target = teacher(images.clone())  # a layer may write into it
             error = loss(student(images), target) + _feature_error(mine, theirs, config)
             value = float(error.detach())
             if not isfinite(value):

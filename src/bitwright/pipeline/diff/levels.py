@@ -112,7 +112,7 @@ class _Levels:
         for name, level in (("float model", "float"), ("quantized model", "model")):
             if level in self._kept:
                 with torch.no_grad():
-                    output = self._kept[level].eval()(self.image)
+                    output = self._kept[level].eval()(self.image.clone())
                 found[name] = task.say_output(output, test)
         if "edges" in self._kept:
             scores = self._kept["edges"][SCORES]

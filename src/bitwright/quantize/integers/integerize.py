@@ -123,7 +123,11 @@ def integer_problems(model: fx.GraphModule) -> list[str]:
         if not bool(torch.isfinite(tensor).all())
     ]
     for node in model.graph.nodes:
-        if node.op in ("placeholder", "output", "get_attr"):
+        if node.op == "placeholder":
+            if not all(_is_of_input(modules.get(str(user.target))) for user in node.users):
+                problems.append(f"{node.target}: it is kept float; give input a format")
+            continue
+        if node.op in ("output", "get_attr"):
             continue
         module = modules.get(str(node.target)) if node.op == "call_module" else None
         reason = _problem(module)
@@ -151,9 +155,13 @@ def _problem(module: nn.Module | None) -> str | None:
     return None
 
 
+def _is_of_input(module: nn.Module | None) -> bool:
+    return isinstance(module, ActivationQuantizer) and module.role is Role.INPUT
+
+
 def _input_quantizer(model: fx.GraphModule) -> ActivationQuantizer:
     found = (m for m in model.modules() if isinstance(m, ActivationQuantizer))
-    return next(quantizer for quantizer in found if quantizer.role is Role.INPUT)
+    return next(quantizer for quantizer in found if _is_of_input(quantizer))
 
 
 def _finish(context: Context, scores: AffineValue) -> tuple[Graph, str]:

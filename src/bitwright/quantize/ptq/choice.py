@@ -84,7 +84,7 @@ def choose_policy(
 
 def _outputs(model: nn.Module, batches: Sequence[Tensor]) -> list[Tensor]:
     with evaluating(model):
-        made = [model(batch) for batch in batches]
+        made = [model(batch.clone()) for batch in batches]  # a layer may write into it
     if not all(isinstance(part, Tensor) for part in made):
         raise ModelError("has outputs that are no tensor", where=type(model).__name__)
     return made

@@ -175,7 +175,7 @@ def _check_function(model: nn.Module, folded: fx.GraphModule, example: Tensor) -
     """
     original = copy.deepcopy(model).eval()
     try:
-        expected, got = original(example), folded(example)
+        expected, got = original(example.clone()), folded(example.clone())
     except RuntimeError as error:
         raise ModelError(
             f"folding batch norm does not fit the model's shapes: {error}",

@@ -158,7 +158,7 @@ def post_training_quantize(
     started = time.perf_counter()
     wanted = parse_methods(methods)
     batches = batches_for(model, data, batch_size)
-    example = batches[0][:1]
+    example = batches[0][:1].clone()
     prepared, done = prepare_network(model, wanted, example)
     again = next((m for m in wanted if isinstance(m, Recalibrate)), None)
     layerwise = [

@@ -119,7 +119,8 @@ def check_fit(model: nn.Module, batches: Sequence[Tensor], *, anywhere: bool = F
             where=type(model).__name__,
             hint="post-training methods run on the CPU: call model.cpu() first",
         )
-    sample = batches[0][:1].to(device_of(model))
+    # A copy: the model may write into what it gets.
+    sample = batches[0][:1].to(device_of(model), copy=True)
     meant, found = getattr(model, "sample_shape", None), tuple(sample.shape[1:])
     if meant is not None and tuple(meant) != found:
         raise DataError(
