@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 from tests.onnx_models import File
 
-from bitwright.base.errors import BitwrightError, ModelError
+from bitwright.base.errors import BitwrightError, ModelError, ToolError
 from bitwright.interop.onnx.reader import Imported, load
 from bitwright.interop.onnx.reader.compare import compare, original_outputs
 
@@ -315,3 +315,20 @@ def test_a_node_that_nothing_reads_is_never_run(
     images = np.random.default_rng(0).uniform(0, 4, (3, 4)).astype(np.float32)
     assert compare(imported, images, original_outputs(path, images)).labels == 0
     assert not (tmp_path / "HARMED").exists()
+
+
+def test_a_file_that_resizes_to_its_own_batch_is_run_image_by_image() -> None:
+    """ONNX Runtime made one image of twenty, of which the shape was a traceback."""
+    net = File(1, 2, 4, 4)
+    net.quant(4, 0.5, signed=0)
+    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
+    sizes = net.const((1, 2, 8, 8), np.int64)
+    net.op("Resize", "", "", sizes, nearest_mode="floor", **how)
+    images = np.random.default_rng(0).uniform(0, 8, (20, 2, 4, 4)).astype(np.float32)
+    imported = load(net.model())
+    expected = original_outputs(net.model(), images)
+    assert expected[0].shape == (20, 2, 8, 8)
+    found = compare(imported, images, expected)
+    assert (found.images, found.labels, found.scores) == (20, 0, 0)
+    with pytest.raises(ToolError, match=r"the shape \(1, 2, 8, 8\) for 20 images"):
+        compare(imported, images, [expected[0][:1]])

@@ -47,6 +47,14 @@ def test_a_name_ends_no_cell_of_markdown() -> None:
         assert f"| {cell} |" in text
 
 
+def test_texts_of_strangers_are_neither_html_nor_links_in_markdown() -> None:
+    notes = ("[y]: javascript:alert(1)", "[see][y], ![a](b), <b>")
+    text = Table("n <img src=x>\n# m", (Column("n", "a"),), ({"n": "[x](y)"},), notes).to_markdown()
+    assert text.startswith("## n &lt;img src=x> # m\n")
+    assert "[y]\\: javascript" in text and "[see]\\[y], ![a]\\(b), &lt;b>" in text
+    assert "| [x]\\(y) |" in text
+
+
 def test_csv_and_json_keep_every_digit_and_come_back() -> None:
     rows = list(csv.DictReader(io.StringIO(TABLE.to_csv())))
     assert float(rows[0]["accuracy"]) == 0.98046

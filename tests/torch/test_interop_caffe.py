@@ -255,6 +255,23 @@ def test_old_ways_to_say_the_input_and_newer_ways_to_round() -> None:
                 assert module_of(found)(torch.rand(1, 2, 40, 40)).shape[2:] == (side, side)
 
 
+def test_what_data_layers_say_of_their_images(caplog: pytest.LogCaptureFixture) -> None:
+    text = 'layer { name: "x" type: "%s" top: "x" %s } layer { name: "p" type: "ReLU" bottom: "x" '
+    text += 'top: "p" }'
+    for kind, said, scale in (
+        ("Data", "data_param { scale: 0.25 } transform_param { scale: 2 }", 0.25),  # as Caffe does
+        ("ImageData", "image_data_param { scale: 0.5 }", 0.5),
+        ("Data", "transform_param { scale: 0.125 }", 0.125),
+    ):
+        found = network_of_net(parse_prototxt(text % (kind, said)), {}, {}, input_shape=(4, 4, 1))
+        assert found.convention == InputConvention("grey", scale) and not caplog.messages
+    for said in ("transform_param", "data_param"):
+        net = parse_prototxt(text % ("Data", f'{said} {{ mean_file: "mean.binaryproto" }}'))
+        network_of_net(net, {}, {}, input_shape=(4, 4, 1))
+        assert "the image 'mean.binaryproto' is taken off" in caplog.messages[-1]
+        caplog.clear()
+
+
 def test_what_a_slice_cuts_off_has_to_be_silenced() -> None:
     text = (
         'input: "x" input_dim: 1 input_dim: 2 input_dim: 8 input_dim: 8 '

@@ -388,6 +388,21 @@ def test_groups_that_lead_to_each_other_are_refused(tmp_path: Path) -> None:
         ({"config": {"name": "fl", "data_format": "channels_first"}}, "channels first"),
         ({"inbound_nodes": [[["nowhere", 0, 0, {}]]]}, "'nowhere', which comes later"),
         ({"config": None}, "has no configuration"),
+        ({"inbound_nodes": [[["c", 0, 0, {"training": True}]]]}, "called with training=True"),
+        (
+            {"inbound_nodes": [{"args": [], "kwargs": {"mask": None, "training": True}}]},
+            "called with training=True",
+        ),
+        ({"registered_name": "mine>Flatten"}, "a class of its own, 'mine>Flatten'"),
+        ({"module": "mine.layers"}, "a class of its own, 'mine.layers'"),
+        (
+            {"config": {"name": "fl", "dtype": "int8_from_float32"}},
+            "numbers of 'int8_from_float32'",
+        ),
+        (
+            {"config": {"name": "fl", "dtype": {"class_name": "QuantizedDTypePolicy"}}},
+            "numbers of 'QuantizedDTypePolicy'",
+        ),
     ],
 )
 def test_configurations_that_are_not_understood(

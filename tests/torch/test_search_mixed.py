@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,15 @@ def test_so_many_images_are_kept_at_a_time_as_there_is_room_for(
     monkeypatch.setattr(sensitivity, "machine_memory", lambda: 16_000)
     with pytest.raises(ModelError, match="all tensors of one image"):
         sensitivity_table(model, train, FEW, images=64)
+
+
+def test_weights_that_overflow_are_named() -> None:
+    """A finite weight of a file made scores infinite, damages no numbers, and the solver fail."""
+    model, train, _ = trained()
+    large = copy.deepcopy(model)
+    large.get_parameter("fc1.weight").data.ravel()[1] = 3.4e38
+    with pytest.raises(ModelError, match=r"NaN or infinity|the output's error is"):
+        sensitivity_table(large, train, FEW, images=8)
 
 
 def test_a_damage_is_what_the_whole_network_shows() -> None:

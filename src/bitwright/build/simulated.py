@@ -28,7 +28,7 @@ from bitwright.build.shell import (
     describe,
     serial_top,
 )
-from bitwright.host.description import Description
+from bitwright.host.description import Description, design_hash
 from bitwright.sim.spec import Design, load_design
 from bitwright.sim.toolchain import (
     BOARD,
@@ -123,7 +123,7 @@ class SimulatedBoard:
                 shutil.copy2(Path(scratch) / _PROGRAM, work / _PROGRAM)
 
         key = content_key(
-            require("verilator").identity, harness_identity(BOARD), description.digest, top, level,
+            require("verilator").identity, harness_identity(BOARD), design_hash(design), top, level,
             *_shell_sources(design),
         )  # fmt: skip
         entry = Store().made("simulators", key, compiled)

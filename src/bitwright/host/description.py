@@ -285,6 +285,13 @@ def describe_engine(design: Design) -> EngineHost | None:
 
 
 def design_digest(design: Design) -> str:
+    """The beginning of `design_hash` that a board has in a register of 64 bits: it tells apart what
+    is loaded by mistake, not what somebody has made to be alike.
+    """
+    return design_hash(design)[:16]
+
+
+def design_hash(design: Design) -> str:
     """Hash of all that makes a design what it computes: sources, memories, parameters, streams."""
     digest = hashlib.sha256()
     ports = [port.model_dump(mode="json") for port in (*design.inputs, *design.outputs)]
@@ -295,4 +302,4 @@ def design_digest(design: Design) -> str:
     for name in (*design.files, *design.memories):
         content = (design.folder / name).read_bytes()
         digest.update(json.dumps([name, len(content)]).encode() + content)
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()

@@ -29,7 +29,7 @@ def array_digest(array: IntArray) -> str:
     flat = np.ascontiguousarray(array).reshape(-1)
     for start in range(0, flat.size, _PIECE):  # in int64 the whole is up to 8 times as large
         digest.update(flat[start : start + _PIECE].astype("<i8").tobytes())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()
 
 
 def frozen(array: IntArray) -> IntArray:

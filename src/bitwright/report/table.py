@@ -22,6 +22,9 @@ _DASH = "-"
 _FORMULA = re.compile(r"[=@\t\r]|[+-](?![\d.]*(e[+-]?\d+)?$)", re.IGNORECASE)
 #: What begins a tag, a comment or an instruction of HTML; a number may be ``<0.01``.
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
+#: What follows the text of a link or picture: its address, the name of one, or the definition of
+#: such a name.
+_LINK = re.compile(r"\]([(\[:])")
 
 
 Value = str | int | float | bool | Measured | None
@@ -145,7 +148,7 @@ class Table:
 
     def to_markdown(self) -> str:
         """A Markdown table with its title, legend and notes."""
-        lines = [f"## {self.title}", ""] if self.title else []
+        lines = [one_line(f"## {self.title}"), ""] if self.title else []
         lines.append("| " + " | ".join(_escaped(c.heading) for c in self.columns) + " |")
         lines.append("|" + "|".join("---" if c.is_text else "---:" for c in self.columns) + "|")
         lines += ["| " + " | ".join(map(_escaped, cells)) + " |" for cells in self.cells()]
@@ -219,7 +222,7 @@ def one_line(text: str) -> str:
     """A text as one line of Markdown that holds no HTML, link or picture: it may come from a
     stranger's results.
     """
-    return _TAG.sub("&lt;", " ".join(text.splitlines())).replace("](", "]\\(")
+    return _LINK.sub(r"]\\\1", _TAG.sub("&lt;", " ".join(text.splitlines())))
 
 
 def _escaped(text: str) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import torch
@@ -250,6 +250,13 @@ class _Bench:
                 self.interpreter.run(batch)
                 kept = self.interpreter.env
                 reference = kept[self.model.graph.output_node()]
+                if not bool(torch.isfinite(reference).all()):
+                    raise ModelError(
+                        "gives NaN or infinity for a sample",
+                        where="search",
+                        hint="its weights are too large, or the samples are not scaled as in "
+                        "training",
+                    )
                 scale += _size(reference, how)
                 for unit, options, sums in zip(self.space.units, changes, totals, strict=True):
                     for index, change in enumerate(options):
@@ -258,7 +265,17 @@ class _Bench:
                         done += 1
                         progress(f"sensitivity of {unit.name}", done, total)
         divisor = float(images) if how is Damage.KL else max(scale, 1e-30)
-        return [[value / divisor for value in sums] for sums in totals]
+        damages = [[value / divisor for value in sums] for sums in totals]
+        for unit, found in zip(self.space.units, damages, strict=True):
+            for option, damage in zip(unit.options, found, strict=True):
+                if not isfinite(damage):
+                    raise ModelError(
+                        f"in {option.format.name} the output's error is {damage}: no choice can be "
+                        "made by it",
+                        where=unit.name,
+                        hint="leave the format out, or look for weights that are far too large",
+                    )
+        return damages
 
     def _change(self, unit: Unit, option: Option) -> Callable[[Any], dict[fx.Node, Tensor]]:
         """A function from kept tensors to the tensors that a unit in this format gives."""

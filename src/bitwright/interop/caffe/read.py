@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,10 @@ from bitwright.interop.network import (
 from bitwright.interop.network_passes import merge_pads, merge_scales, prune
 from bitwright.interop.ops import FloatArray, Size
 
+_log = logging.getLogger(__name__)
 _DATA = ("Input", "Data", "ImageData", "MemoryData", "HDF5Data", "DummyData", "WindowData")
+#: Where data layers of old files say what is done to their images.
+_OLD = {"Data": "data_param", "ImageData": "image_data_param"}
 _TEST = 1
 #: Layers of training and testing alone; a network that is only run has no use for them.
 _IGNORED = frozenset(
@@ -310,6 +314,16 @@ def _convention(message: Any, layer: Layer, facts: Mapping[str, str]) -> InputCo
     if message is None:
         return InputConvention(order)
     transform = message.transform_param
-    return InputConvention(
-        order, decimal(transform.scale), tuple(map(decimal, transform.mean_value))
-    )
+    # Before it had a part of its own, a data layer said itself what is done to its images.
+    first = _OLD.get(message.type)
+    old = None if first is None else getattr(message, first)
+    scale = old.scale if old is not None and old.HasField("scale") else transform.scale
+    for part in (transform, old):
+        if part is not None and part.HasField("mean_file"):
+            _log.warning(
+                "layer %s: the image %r is taken off its inputs; the input convention says nothing "
+                "of that, since it is in another file",
+                message.name, part.mean_file,
+            )  # fmt: skip
+            break
+    return InputConvention(order, decimal(scale), tuple(map(decimal, transform.mean_value)))

@@ -20,6 +20,9 @@ from bitwright.interop.network_passes import never_negative, prune
 from bitwright.interop.ops import FloatArray, Pair, Size, windows
 
 Config = Mapping[str, Any]
+#: Packages whose layers have the meaning that their names say, and kinds of types of numbers.
+_MODULES = ("keras", "tensorflow", "tf_keras")
+_POLICIES = ("DTypePolicy", "Policy", "FloatDTypePolicy")
 #: Words of arguments, the first where a file has none.
 _FORMATS, _PADDINGS = ("channels_last", "channels_first"), ("valid", "same")
 
@@ -52,6 +55,7 @@ def _sequential(inner: Config) -> list[KerasNode]:
     for layer in inner["layers"]:
         options = layer["config"]
         name = str(options["name"])
+        _check_own(layer, name)
         shape = options.get("batch_input_shape") or options.get("batch_shape")
         if not nodes and layer["class_name"] != "InputLayer":
             shape = shape or (inner.get("build_input_shape"))
@@ -70,7 +74,57 @@ def _node(layer: Config) -> KerasNode:
     name = str(layer.get("name") or layer["config"]["name"])
     if len(calls) > 1:
         raise ModelError("is used more than once", where=f"layer {name}")
+    for word, value in _options(calls):
+        if value not in (None, False):
+            raise ModelError(
+                f"is called with {word}={value!r:.40}: it would not compute as it does in use",
+                where=f"layer {name}",
+                hint="save the model that is used, not the one that is trained",
+            )
+    _check_own(layer, name)
     return KerasNode(name, str(layer["class_name"]), layer["config"], tuple(_tensors(calls)))
+
+
+def _options(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a call says besides its tensors: Keras 3's ``kwargs``, or the last entry of Keras 2's
+    lists.
+    """
+    if isinstance(value, dict):
+        if isinstance(value.get("kwargs"), dict):
+            yield from value["kwargs"].items()
+    elif isinstance(value, list | tuple):
+        if len(value) == 4 and isinstance(value[0], str) and isinstance(value[3], dict):
+            yield from value[3].items()
+            return
+        for inner in value:
+            yield from _options(inner)
+
+
+def _check_own(layer: Config, name: str) -> None:
+    """Refuse a layer that only has the name of one of Keras, or numbers that are no floats.
+
+    Raises:
+        ModelError: it is one.
+    """
+    package, _, rest = str(layer.get("registered_name") or "").partition(">")
+    module = str(layer.get("module") or "keras").partition(".")[0]
+    if (rest and package.lower() != "keras") or module not in _MODULES:
+        found = layer.get("registered_name") if rest else layer.get("module")
+        raise ModelError(
+            f"is of a class of its own, {found!r:.80}", where=f"layer {name}",
+            hint="build the model in PyTorch, and import its weights (--model)",
+        )  # fmt: skip
+    kind = layer["config"].get("dtype")
+    if isinstance(kind, dict):
+        word = str(kind.get("class_name"))
+        policy = word if word not in _POLICIES else (kind.get("config") or {}).get("name")
+    else:
+        policy = kind
+    if policy is not None and ("Quantized" in str(policy) or "_from_" in str(policy)):
+        raise ModelError(
+            f"holds numbers of {policy!r:.60}, not floats", where=f"layer {name}",
+            hint="save the model before it is quantized",
+        )  # fmt: skip
 
 
 def _tensors(value: Any) -> Iterator[str]:

@@ -230,10 +230,21 @@ def compare(
         batch: images at a time.
         tolerance: a score counts as equal within this share of the largest finite score of its
             output: float32 sums. What is infinite or no number is equal to nothing.
+
+    Raises:
+        ToolError: what was given is not of these images.
     """
     count = len(images)
     values = graph_outputs(imported, images, len(expected), batch=batch)
     ranked = any(output.is_label for output in imported.outputs)
+    for output, given, (value, _) in zip(imported.outputs, expected, values, strict=False):
+        if np.size(given) != value.size:
+            raise ToolError(
+                f"QONNX's executor gives output {output.name!r:.80} the shape {np.shape(given)} "
+                f"for {count} images, the graph {value.shape}",
+                where="imported ONNX file",
+                hint="import it without a comparison",
+            )
     found = [
         _compared(output, np.asarray(given), value, levels, ranked, tolerance)
         for output, given, (value, levels) in zip(imported.outputs, expected, values, strict=False)

@@ -76,10 +76,13 @@ def outputs(runner: Runner, images: Any, batch: int) -> list[Any]:
     parts = []
     for part in chunks(images, batch):
         try:
-            parts.append(runner.run(part, as_written=False))
+            found = runner.run(part, as_written=False)
+            if any(values.shape[:1] != (len(part),) for values in found):
+                raise ValueError("an operator has the file's own batch size")
+            parts.append(found)
         except MemoryError:
             raise
-        except Exception:  # a Reshape to one image, say: as it is written, one by one
+        except Exception:  # a Reshape or Resize to one image, say: as it is written, one by one
             parts += [runner.run(image, as_written=True) for image in chunks(part, 1)]
     return [np.concatenate(found) for found in zip(*parts, strict=True)]
 
