@@ -12,6 +12,7 @@ import os
 import subprocess
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,31 @@ def test_a_candidate_of_other_figures_is_not_known(figures: Any, tmp_path: Path)
     assert job.finished() == found
     (tmp_path / "result.json").write_text(json.dumps(found | {"value": value | figures}))
     assert job.finished() is None
+
+
+@pytest.mark.parametrize("link", ["points", "points/a", "points/a/result.json"])
+def test_a_result_behind_a_link_is_none(link: str, tmp_path: Path) -> None:
+    """A stranger's sweep dropped the results of the user's own, whose steps he had removed."""
+    job = Job("n", "json:dumps", {"obj": 1}, tmp_path / "mine" / "points" / "a")
+    found = {
+        "schema": 1,
+        **job.request,
+        "value": "1",
+        "seconds": 1.0,
+        "cpu_seconds": 1,
+        "threads": 1,
+    }
+    job.folder.mkdir(parents=True)
+    (job.folder / "result.json").write_text(json.dumps(found))
+    assert job.finished() == found
+    place = tmp_path / "strange" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path / "mine" / link)
+    strange = replace(job, folder=tmp_path / "strange" / "points" / "a")
+    assert strange.finished() is None
+    (result,) = run_jobs([strange], workers=1)
+    assert result.failure is not None and "symbolic link" in result.failure.reason
+    assert job.finished() == found
 
 
 @pytest.mark.parametrize(

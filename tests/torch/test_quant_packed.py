@@ -148,6 +148,10 @@ def broken(path: Path, change: Any) -> Path:
     return other
 
 
+def _counted_twice(entries: list[dict[str, Any]]) -> None:
+    entries.append(next(entry for entry in entries if "count" in entry))
+
+
 def test_files_of_other_models_and_broken_ones(tmp_path: Path) -> None:
     path = tmp_path / "m.bwq"
     model = trained(1, policy(WEIGHTS["cb16"]))
@@ -162,6 +166,10 @@ def test_files_of_other_models_and_broken_ones(tmp_path: Path) -> None:
         (lambda e: e[0]["parts"].insert(0, -1), DataError, "no parts"),
         (lambda e: e[0].update(parts=[4, 31, 96]), DataError, "31 bytes for 16 codes of 16 bits"),
         (lambda e: e[0].update(scale="float64"), DataError, "4 bytes of float64 scales"),
+        (lambda e: e[0].update(scale="one"), DataError, "4 bytes of scales that are said to be 1"),
+        (lambda e: e.append(dict(e[-1], parts=[0])), DataError, "few or too many|is there twice"),
+        (lambda e: e.insert(1, e[0] | {"parts": [0, 0, 0]}), DataError, "0 bytes|is there twice"),
+        (_counted_twice, DataError, "is there twice"),
     ]
     for change, error, message in cases:
         with pytest.raises(error, match=message):

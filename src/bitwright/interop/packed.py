@@ -193,14 +193,16 @@ def load_packed(path: Path, model: fx.GraphModule) -> None:
         name = name if name in expected else present_name(name)
         if entry.get("kind") == "numbers":
             like = expected.get(name)
-            state[name] = _numbers(entry, reader.parts(entry), like, f"{path}, {name}")
+            found = {name: _numbers(entry, reader.parts(entry), like, f"{path}, {name}")}
         elif name in quantizers:
             found, levels = _weight_state(name, entry, reader, *quantizers[name])
-            state |= found
             if not entry.get("pinned"):
                 followed[name] = levels
         else:
             raise ModelError(f"belongs to another model or policy: {name}", where=str(path))
+        if twice := sorted(found.keys() & state.keys()):
+            raise DataError("is there twice", where=f"{path}, {twice[0]}", hint=_HINT)
+        state |= found
     if reader.at != len(body):
         raise DataError("its parts have not the length stated", where=str(path), hint=_HINT)
     _check_complete(state, expected, path)
@@ -458,6 +460,10 @@ def _affine(entry: dict[str, Any], where: str) -> Format:
 
 def _scale(entry: dict[str, Any], body: bytes, channels: int, where: str) -> FloatArray:
     if entry.get("scale") == "one":
+        if body:
+            raise DataError(
+                f"has {len(body)} bytes of scales that are said to be 1", where=where, hint=_HINT
+            )
         return np.ones(1)
     if entry.get("raw"):  # of any sign, as it was learned
         if len(body) % 4:
@@ -477,6 +483,8 @@ def _table(
     number = entry.get("table")
     if not isinstance(number, int) or not isinstance(number_format, CodebookFormat):
         raise DataError("has no number of a table", where=where, hint=_HINT)
+    if body and number in reader.tables:
+        raise DataError(f"brings table {number} again", where=where, hint=_HINT)
     if body:
         reader.tables[number] = table_of(body, number_format, where)
     if number not in reader.tables:

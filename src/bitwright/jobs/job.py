@@ -61,7 +61,13 @@ class Job:
         return {"call": self.call, "arguments": dict(self.arguments), "version": self.version}
 
     def finished(self) -> dict[str, Any] | None:
-        """The content of ``result.json`` if it is whole and of this very job."""
+        """The content of ``result.json`` if it is whole and of this very job.
+
+        What a link leads to is no result: it may be dropped, and `prepare` refuses links.
+        """
+        places = (self.folder.parent, self.folder, self.folder / RESULT)
+        if any(place.is_symlink() for place in places):
+            return None
         found = _read(self.folder / RESULT)
         if found is None or found.get("schema") != SCHEMA or not _is_told(found):
             return None
