@@ -147,7 +147,9 @@ def open_split(folder: Path) -> Placement:
         own_file(folder, name)
     whole = load_graph(folder / WHOLE, {"integer": INTEGER})
     if whole.digest != digest:
-        raise DataError("is of another network than the graph beside it", where=where)
+        raise DataError(
+            "is of another network than the graph beside it", where=where, hint="split it again"
+        )
     parts = tuple(
         Part(place, load_graph(folder / name, {"integer": INTEGER}))
         for place, name in zip(places, graphs, strict=True)
