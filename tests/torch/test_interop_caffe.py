@@ -265,6 +265,10 @@ def test_what_data_layers_say_of_their_images(caplog: pytest.LogCaptureFixture) 
     ):
         found = network_of_net(parse_prototxt(text % (kind, said)), {}, {}, input_shape=(4, 4, 1))
         assert found.convention == InputConvention("grey", scale) and not caplog.messages
+    for said in ("mean_value: 1 mean_value: 2", "scale: 0", "scale: 1e-50"):
+        net = parse_prototxt(text % ("Data", f"transform_param {{ {said} }}"))
+        with pytest.raises(ModelError, match=r"2 means for 1 channels|the scale not 0"):
+            network_of_net(net, {}, {}, input_shape=(4, 4, 1))
     for said in ("transform_param", "data_param"):
         net = parse_prototxt(text % ("Data", f'{said} {{ mean_file: "mean.binaryproto" }}'))
         network_of_net(net, {}, {}, input_shape=(4, 4, 1))

@@ -78,7 +78,7 @@ def test_a_model_of_keras_gives_keras_outputs(archive: Path) -> None:
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_there_and_back_is_bit_for_bit(name: str, tmp_path: Path) -> None:
     model, shape = NETWORKS[name]
-    convention = InputConvention("RGB", 1 / 255, (104.0, 117.0, 123.5))
+    convention = InputConvention("RGB", 1 / 255, (104.0, 117.0, 123.5)[: shape[2]])
     network = network_of(model, shape, convention=convention)
     whole = save_keras(network, tmp_path / "net.h5")
     weights = save_keras(network, tmp_path / "net.weights.h5")
@@ -393,6 +393,7 @@ def test_groups_that_lead_to_each_other_are_refused(tmp_path: Path) -> None:
             {"inbound_nodes": [{"args": [], "kwargs": {"mask": None, "training": True}}]},
             "called with training=True",
         ),
+        ({"name": "b1"}, "a second layer of this name"),
         ({"registered_name": "mine>Flatten"}, "a class of its own, 'mine>Flatten'"),
         ({"module": "mine.layers"}, "a class of its own, 'mine.layers'"),
         (
@@ -490,6 +491,13 @@ def test_a_flattened_image_that_cannot_be_put_in_order_is_refused(
         ("GlobalAveragePooling2D", {"data_format": "rows"}, "data_format 'rows', not"),
         ("LeakyReLU", {"alpha": 0.1, "negative_slope": 0.2}, "two slopes"),
         ("LeakyReLU", {"alpha": 0.2, "negative_slope": 0.2}, None),
+        ("Conv2D", {"strides": [1.9, 1.9]}, "expected whole numbers, found .1.9, 1.9"),
+        ("Conv2D", {"kernel_size": [3, 3, 3]}, "Conv2D whose configuration is broken"),
+        ("Conv2D", {"filters": "2"}, "expected whole numbers"),
+        ("MaxPooling2D", {"pool_size": "33"}, "expected whole numbers, found '33'"),
+        ("BatchNormalization", {"epsilon": "1e-3"}, "epsilon '1e-3' is no number"),
+        ("ZeroPadding2D", {"padding": [[1, 1], [0, 0.5]]}, "expected whole numbers"),
+        ("LeakyReLU", {"alpha": None}, None),
     ],
 )
 def test_words_are_read_as_keras_reads_them(

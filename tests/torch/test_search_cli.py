@@ -139,6 +139,15 @@ def test_ristretto_writes_a_quantized_prototxt(
     assert widths["fc1"] == (chosen["fc_params"], chosen["activations"])
     assert report["error_margin"] == 3
     assert "32-bit float baseline" in (tmp_path / "quantized.md").read_text()
+    target.unlink()
+    (tmp_path / "quantized.json").unlink()
+    (tmp_path / "quantized.md").write_text("mine")  # it was written over
+    assert run(["ristretto", "quantize", *arguments]) == 8
+    assert "quantized.md: exists already" in capsys.readouterr().err
+    assert (tmp_path / "quantized.md").read_text() == "mine"
+    again = [*arguments, "--force", f"--model_quantized={weights.with_suffix('.prototxt')}"]
+    assert run(["ristretto", "quantize", *again]) == 2
+    assert "the float network itself" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

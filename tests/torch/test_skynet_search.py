@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bitwright.base.errors import ModelError, TargetError
+from bitwright.data import DataSplits
 from bitwright.explore.changes import job_arguments
 from bitwright.models import build_model
 from bitwright.models.output import Output
@@ -79,6 +80,18 @@ def test_what_does_not_fit_is_kept_with_its_reason(tmp_path: Path) -> None:
     candidate = Candidate("conv3", (32, 32), (True, True))
     found = measure_candidate(job_arguments(recipe_for(small, candidate, 1)), tmp_path)
     assert set(found) == {"reason"} and found["reason"]
+
+
+def test_figures_of_other_images_are_not_those_of_a_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who changed the images in a folder and searched again got the accuracies of before."""
+    candidate = Candidate("dw3-pw", (4, 8), (True, True))
+    one, again = (Bench(recipe(), tmp_path)._job(candidate, 2) for _ in range(2))
+    assert one.request == again.request
+    monkeypatch.setattr(DataSplits, "digest", lambda splits: "other images")
+    other = Bench(recipe(), tmp_path)._job(candidate, 2)
+    assert other.folder == one.folder and other.version != one.version
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class InputConvention:
-    """What the network expects to be fed, beside the shape; its numbers are finite.
+    """What the network expects to be fed, beside the shape; numbers are finite, the scale not 0.
 
     Attributes:
         channel_order: ``RGB``, ``BGR`` or ``grey``; empty if unknown.
@@ -66,9 +66,10 @@ class InputConvention:
     mean: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if not all(map(isfinite, (self.scale, *self.mean))):
+        if not all(map(isfinite, (self.scale, *self.mean))) or not self.scale:
             raise ModelError(
-                f"the scale {self.scale} and the mean {self.mean} of the input must be finite",
+                f"the scale {self.scale} and the mean {self.mean} of the input must be finite, and "
+                "the scale not 0",
                 where="input",
             )
 
@@ -116,6 +117,10 @@ class Network:
             raise ModelError(
                 f"has {len(inputs)} inputs; expected one, in front of all layers", where=self.name
             )
+        assert isinstance(inputs[0].op, ops.Input)
+        channels, means = inputs[0].op.shape[0], len(self.convention.mean)
+        if means not in (0, 1, channels):
+            raise ModelError(f"{means} means for {channels} channels of the input", where=self.name)
         if self.output not in shapes:
             raise ModelError(f"no layer {self.output!r}, named as the output", where=self.name)
         object.__setattr__(self, "shapes", shapes)

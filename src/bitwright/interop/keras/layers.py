@@ -182,6 +182,8 @@ class _Builder(NetworkBuilder):
         if _word(node, "data_format", _FORMATS) == "channels_first":
             raise ModelError("stores images channels first", where=f"layer {node.name}")
         convert = _READERS.get(node.kind)
+        if node.name in self.made:
+            raise ModelError("a second layer of this name", where=f"layer {node.name}")
         if convert is None:
             raise ModelError(
                 f"layers of class {node.kind!r} are not supported",
@@ -270,8 +272,41 @@ def _function(function: Any, name: str) -> ops.Activation:
 
 
 def _pair(value: Any) -> Pair:
-    sides = (value, value) if isinstance(value, int) else tuple(value)
-    return int(sides[0]), int(sides[1])
+    """One whole number for both sides, or one for each.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    first, second = (value, value) if type(value) is int else _listed(value)
+    return first, second
+
+
+def _listed(value: Any) -> list[int]:
+    if not isinstance(value, list | tuple) or any(type(side) is not int for side in value):
+        raise ValueError(f"expected whole numbers, found {value!r:.60}")
+    return [*value]
+
+
+def _whole(config: Config, name: str, default: int | None = None) -> int:
+    """A whole number of a layer.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return _listed([config.get(name, default)])[0]
+
+
+def _real(config: Config, name: str, default: float) -> float:
+    """A number of a layer.
+
+    Raises:
+        ValueError: it is none.
+    """
+    value = config.get(name)
+    value = default if value is None else value
+    if type(value) not in (int, float):
+        raise ValueError(f"{name} {value!r:.60} is no number")
+    return float(value)
 
 
 def _input(builder: _Builder, node: KerasNode) -> str:
@@ -296,9 +331,9 @@ def _conv(builder: _Builder, node: KerasNode) -> str:
     dilation = _pair(config.get("dilation_rate", 1))
     inputs = builder.shapes[front][0]
     if node.kind == "DepthwiseConv2D":
-        groups, outputs = inputs, inputs * int(config.get("depth_multiplier", 1))
+        groups, outputs = inputs, inputs * _whole(config, "depth_multiplier", 1)
     else:
-        groups, outputs = int(config.get("groups", 1)), int(config["filters"])
+        groups, outputs = _whole(config, "groups", 1), _whole(config, "filters")
     reach = (dilation[0] * (kernel[0] - 1) + 1, dilation[1] * (kernel[1] - 1) + 1)
     if _word(node, "padding", _PADDINGS) == "same":
         front = builder.padded(node, front, builder.same(node, front, reach, stride))
@@ -310,7 +345,7 @@ def _conv(builder: _Builder, node: KerasNode) -> str:
 
 def _dense(builder: _Builder, node: KerasNode) -> str:
     front = builder.front(node)
-    given, units = builder.shapes[front], int(node.config["units"])
+    given, units = builder.shapes[front], _whole(node.config, "units")
     if len(given) != 1:
         raise ModelError(f"takes a vector, found {given}", where=f"layer {node.name}")
     shapes: dict[str, Size] = {"weight": (units, given[0])}
@@ -330,7 +365,7 @@ def _norm(builder: _Builder, node: KerasNode) -> str:
     names += ["gamma"] if node.config.get("scale", True) else []
     names += ["beta"] if node.config.get("center", True) else []
     shapes: dict[str, Size] = {name: (given[0],) for name in names}
-    return builder.filled(node, ops.Norm(float(node.config.get("epsilon", 1e-3))), front, shapes)
+    return builder.filled(node, ops.Norm(_real(node.config, "epsilon", 1e-3)), front, shapes)
 
 
 def _pool(builder: _Builder, node: KerasNode) -> str:
@@ -375,14 +410,14 @@ def _zero_padding(builder: _Builder, node: KerasNode) -> str:
     sign = 1 if name == "padding" else -1
     value = node.config[name]
     sides = [[value] * 2] * 2 if isinstance(value, int) else value
-    rows, columns = ([side] * 2 if isinstance(side, int) else list(side) for side in sides)
-    top, bottom, left, right = (sign * int(side) for side in (*rows, *columns))
+    rows, columns = ([side] * 2 if isinstance(side, int) else side for side in sides)
+    top, bottom, left, right = (sign * side for side in _listed([*rows, *columns]))
     return builder.add(node.name, ops.Pad((top, left, bottom, right)), (builder.front(node),))
 
 
 def _relu(builder: _Builder, node: KerasNode) -> str:
     config = node.config
-    limit, slope = config.get("max_value"), float(config.get("negative_slope") or 0.0)
+    limit, slope = config.get("max_value"), _real(config, "negative_slope", 0.0)
     if config.get("threshold") or limit not in (None, 6, 6.0) or (limit and slope):
         raise ModelError("a ReLU with a threshold or another limit", where=f"layer {node.name}")
     op = ops.Activation("relu6") if limit else ops.Activation("relu", slope)
@@ -390,7 +425,8 @@ def _relu(builder: _Builder, node: KerasNode) -> str:
 
 
 def _leaky(config: Config) -> ops.Activation:
-    slopes = [float(config[name]) for name in ("negative_slope", "alpha") if name in config]
+    names = [name for name in ("negative_slope", "alpha") if name in config]
+    slopes = [_real(config, name, 0.3) for name in names]
     if len(set(slopes)) > 1:
         raise ModelError("a leaky ReLU with two slopes, negative_slope and alpha")
     return ops.Activation("relu", slopes[0] if slopes else 0.3)
@@ -443,5 +479,5 @@ _READERS: Mapping[str, Callable[[_Builder, KerasNode], str]] = {
     "Add": _join,
     "Concatenate": _join,
     "Flatten": _simple(lambda config: ops.Flatten()),
-    "Dropout": _simple(lambda config: ops.Dropout(float(config.get("rate", 0.5)))),
+    "Dropout": _simple(lambda config: ops.Dropout(_real(config, "rate", 0.5))),
 }

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bitwright.cli.options import DataName, Json, MetricName, Shape, Weights, parse_shape
+from bitwright.base.claims import claimed
+from bitwright.cli.options import DataName, Force, Json, MetricName, Shape, Weights, parse_shape
 from bitwright.cli.output import Output
 from bitwright.papers.ristretto.search import Parity, TrimmingMode, check_margin
 from bitwright.report.table import Column, Kind, Table
@@ -64,6 +65,7 @@ def quantize(  # noqa: PLR0913, PLR0917 - one argument an option
     ] = 3,
     metric: MetricName = None,
     input_shape: Shape = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Halve the widths of groups of layers as long as the accuracy stays within the margin."""
@@ -71,27 +73,27 @@ def quantize(  # noqa: PLR0913, PLR0917 - one argument an option
 
     output = Output(json)
     check_margin(error_margin)
-    request.check_target(model, model_quantized)
-    subject, measured, samples = request.prepared(
-        model, data, weights, parse_shape(input_shape), metric,
-        batches=iterations, batch_size=batch_size,
-    )  # fmt: skip
-    from bitwright.papers.ristretto.run import search_ristretto
+    with claimed(*request.targets(model, model_quantized), force=force):
+        subject, measured, samples = request.prepared(
+            model, data, weights, parse_shape(input_shape), metric,
+            batches=iterations, batch_size=batch_size,
+        )  # fmt: skip
+        from bitwright.papers.ristretto.run import search_ristretto
 
-    with output.progress() as progress:
-        result = search_ristretto(
-            subject.model,
-            measured,
-            samples,
-            mode=trimming_mode,
-            margin=error_margin,
-            parity=parity,
-            weight_exponent_bits=exponent_bits,
-            device=request.device_of_gpu(gpu),
-            tell=lambda trial: progress(f"{trial.group.value}, {trial.bits} bits", 0, 0),
-        )
-    if model_quantized is not None:
-        request.write_ristretto(Path(model), model_quantized, result)
+        with output.progress() as progress:
+            result = search_ristretto(
+                subject.model,
+                measured,
+                samples,
+                mode=trimming_mode,
+                margin=error_margin,
+                parity=parity,
+                weight_exponent_bits=exponent_bits,
+                device=request.device_of_gpu(gpu),
+                tell=lambda trial: progress(f"{trial.group.value}, {trial.bits} bits", 0, 0),
+            )
+        if model_quantized is not None:
+            request.write_ristretto(Path(model), model_quantized, result)
     if json:
         output.value(result.to_json())
     else:

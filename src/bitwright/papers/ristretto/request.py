@@ -48,18 +48,25 @@ def prepared(
     return subject, metric_for(subject, metric), samples
 
 
-def check_target(model: str, target: Path | None) -> None:
-    """Raise unless a quantized prototxt can be written of a model.
+def targets(model: str, target: Path | None) -> list[Path]:
+    """The files that are written: the quantized prototxt, and the reports beside it.
 
     Raises:
-        RecipeError: the model is no prototxt.
+        RecipeError: the model is no prototxt, or the very one that would be written.
     """
-    if target is not None and not model.endswith(".prototxt"):
+    if target is None:
+        return []
+    if not model.endswith(".prototxt"):
         raise RecipeError(
             "a quantized prototxt is written from a prototxt",
             where="--model_quantized",
             hint="name a .prototxt with --model, or leave --model_quantized out",
         )
+    if target.resolve() == Path(model).resolve():
+        raise RecipeError(
+            "is the float network itself", where="--model_quantized", hint="name another file"
+        )
+    return [target, *(target.with_suffix(ending) for ending in (".json", ".md"))]
 
 
 def write_ristretto(source: Path, target: Path, result: RistrettoResult) -> None:

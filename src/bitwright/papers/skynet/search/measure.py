@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from bitwright.base.errors import ModelError, RecipeError, RunError, TargetError
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.records import Finite, Positive
 from bitwright.base.source import code_key
+from bitwright.base.store import content_key
 from bitwright.explore.changes import job_arguments, recipe_of
 from bitwright.jobs import Job, JobResult, run_jobs
 from bitwright.papers.skynet.search.candidate import Candidate
@@ -27,6 +29,8 @@ from bitwright.pipeline.recipe import Recipe
 MODEL = "bundle_net"
 PRELOAD = ("torch._dynamo", "bitwright.train.loop", "bitwright.quantize")
 _HERE = "bitwright.papers.skynet.search.measure"
+#: What a candidate's figures depend on besides itself, see `facts_of`.
+_FACTS = ("data", "task", "train.float", "quant", "hardware")
 
 
 class _Refused(BaseModel):
@@ -166,10 +170,19 @@ class Bench:
         arguments = job_arguments(recipe_for(self.recipe, candidate, epochs))
         name = f"{candidate.name}, {epochs} epochs"
         inside = hashlib.sha256(name.encode()).hexdigest()[:16]
-        version = code_key(_HERE)
         return Job(
-            name, f"{_HERE}:measure_candidate", arguments, self.folder / inside, version, _KIND
-        )
+            name, f"{_HERE}:measure_candidate", arguments, self.folder / inside, self._version,
+            _KIND,
+        )  # fmt: skip
+
+    @cached_property
+    def _version(self) -> str:
+        """What is measured with: our code, the images and labels, the user's own code."""
+        from bitwright.pipeline.steps.facts import facts_of
+        from bitwright.pipeline.steps.workspace import Workspace
+
+        facts = facts_of(Workspace(self.recipe))
+        return content_key(code_key(_HERE), {name: facts[name] for name in _FACTS})
 
     def _keep(self, result: JobResult) -> None:
         if isinstance(result.value, dict):
