@@ -21,6 +21,8 @@ from bitwright.explore.model_sizes import model_size
 from bitwright.explore.subject import Subject, model_code
 from bitwright.explore.variants import METHODS, Variant
 from bitwright.models import build_model
+from bitwright.pipeline.recipe import load_recipe
+from bitwright.pipeline.steps.workspace import Workspace
 from bitwright.quantize import Policy, apply
 from bitwright.quantize.ptq import post_training_quantize
 from bitwright.quantize.ptq.methods import parse_methods
@@ -152,6 +154,28 @@ def test_rows_depend_on_the_code_of_the_network_and_of_what_the_user_names(
     ours = model_code(build_model("resnet20", 10, (32, 32, 3)))
     assert ours.keys() >= {"bitwright.models.resnet"} and all(ours.values())
     assert model_code(nn.Sequential(nn.Linear(2, 2))) == {}
+
+
+def test_rows_depend_on_what_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a metric of before stood under the float network's in that of now."""
+    metric, recipe = tmp_path / "metric_of_a_test.py", tmp_path / "r.yaml"
+    metric.write_text("def right(outputs, labels):\n    return outputs.argmax(1) == labels\n")
+    text = "name: r\ndata: {name: digits}\nmodel: {name: digits_cnn}\nquant: {weight: int4}\n"
+    recipe.write_text(text + 'task: {name: classification, metric: "metric_of_a_test:right"}\n')
+    model = build_model("digits_cnn", 10, (8, 8, 1))
+
+    def key() -> str:
+        work = Workspace(load_recipe(str(recipe)))
+        monkeypatch.setattr(subjects, "trained_run", lambda place, data: (work, model))
+        return compare._common_key(ask(tmp_path), subjects.find_subject(str(tmp_path)), 2)
+
+    before = key()
+    assert key() == before
+    metric.write_text(metric.read_text().replace("==", "!="))
+    changed = key()
+    assert changed != before
+    recipe.write_text(text + "task: {name: classification}\n")
+    assert key() not in (before, changed)
 
 
 def test_every_word_is_a_list_of_methods() -> None:

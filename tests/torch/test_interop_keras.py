@@ -7,7 +7,6 @@ two images and what Keras made of them.
 
 from __future__ import annotations
 
-import json
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -21,12 +20,10 @@ from tests.torch.hostile_files import one_text_again_and_again
 from torch import nn
 
 from bitwright.base import archives
-from bitwright.base.errors import BitwrightError, DataError, ModelError
-from bitwright.interop import hdf5, ops
+from bitwright.base.errors import DataError, ModelError
+from bitwright.interop import hdf5
 from bitwright.interop.hdf5 import read_hdf5
 from bitwright.interop.keras.arrays import keras_name
-from bitwright.interop.keras.files import KerasFile, KerasLayer, KerasNode
-from bitwright.interop.keras.layers import build
 from bitwright.interop.keras.read import arrays_for, load_keras
 from bitwright.interop.keras.write import keras_nodes, save_keras
 from bitwright.interop.model_files import load_weights
@@ -381,139 +378,7 @@ def test_groups_that_lead_to_each_other_are_refused(tmp_path: Path) -> None:
         load_keras(path)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"class_name": "LSTM"}, "'LSTM' are not supported"),
-        ({"config": {"name": "fl", "data_format": "channels_first"}}, "channels first"),
-        ({"inbound_nodes": [[["nowhere", 0, 0, {}]]]}, "'nowhere', which comes later"),
-        ({"config": None}, "has no configuration"),
-        ({"inbound_nodes": [[["c", 0, 0, {"training": True}]]]}, "called with training=True"),
-        (
-            {"inbound_nodes": [{"args": [], "kwargs": {"mask": None, "training": True}}]},
-            "called with training=True",
-        ),
-        ({"name": "b1"}, "a second layer of this name"),
-        ({"registered_name": "mine>Flatten"}, "a class of its own, 'mine>Flatten'"),
-        ({"module": "mine.layers"}, "a class of its own, 'mine.layers'"),
-        (
-            {"config": {"name": "fl", "dtype": "int8_from_float32"}},
-            "numbers of 'int8_from_float32'",
-        ),
-        (
-            {"config": {"name": "fl", "dtype": {"class_name": "QuantizedDTypePolicy"}}},
-            "numbers of 'QuantizedDTypePolicy'",
-        ),
-    ],
-)
-def test_configurations_that_are_not_understood(
-    change: dict[str, object], words: str, tmp_path: Path
-) -> None:
-    path = _copied(tmp_path)
-    with h5py.File(path, "r+") as file:
-        config = json.loads(file.attrs["model_config"])
-        layer = next(x for x in config["config"]["layers"] if x["name"] == "fl")
-        layer.update(change)
-        file.attrs["model_config"] = json.dumps(config)
-    with pytest.raises(BitwrightError, match=words):
-        load_keras(path)
-
-
 def test_groups_as_many_as_channels_of_a_group_are_no_depthwise_kernel(tmp_path: Path) -> None:
     source = network_of(nn.Sequential(nn.Conv2d(4, 8, 3, groups=2)).eval(), (9, 9, 4))
     save_keras(source, tmp_path / "grouped.h5")
     assert equal(source, load_keras(tmp_path / "grouped.h5"), rename=True)
-
-
-@pytest.mark.parametrize(
-    ("axis", "fits"), [(-1, True), (3, True), ([-1], True), (1, False), (2, False)]
-)
-def test_a_softmax_over_rows_is_none_over_channels(axis: object, fits: bool) -> None:
-    nodes = [
-        KerasNode("x", "InputLayer", {"batch_shape": [None, 4, 5, 3]}, ()),
-        KerasNode("s", "Softmax", {"axis": axis}, ("x",)),
-    ]
-    file = KerasFile(Path("net.h5"), ())
-    if fits:
-        assert build(nodes, file, "s")["s"].op == ops.Activation("softmax")
-        return
-    with pytest.raises(ModelError, match="softmax over axis"):
-        build(nodes, file, "s")
-
-
-@pytest.mark.parametrize(
-    ("behind", "words"),
-    [
-        ([], "ends in a flattened image"),
-        ([("t", "Softmax", ("f",))], "ends in a flattened image"),
-        ([("g", "Flatten", ("y",)), ("a", "Add", ("f", "g")), ("d", "Dense", ("a",))], "reads a"),
-        ([("g", "Flatten", ("x",)), ("a", "Add", ("f", "g")), ("d", "Dense", ("a",))], None),
-        ([("d", "Dense", ("f",))], None),
-        ([("c", "Concatenate", ("f", "f"))], "ends in a flattened image"),
-        ([("c", "Concatenate", ("f", "f")), ("d", "Dense", ("c",))], None),
-        ([("o", "Conv2D", ("x",)), ("h", "Flatten", ("o",))], None),
-    ],
-)
-def test_a_flattened_image_that_cannot_be_put_in_order_is_refused(
-    behind: list[tuple[str, str, tuple[str, ...]]], words: str | None
-) -> None:
-    pool = {"pool_size": (1, 4), "strides": (1, 4)}
-    wide = {"filters": 8, "kernel_size": 1, "strides": 1, "use_bias": False}
-    nodes = [
-        KerasNode("x", "InputLayer", {"batch_shape": [None, 4, 4, 2]}, ()),
-        KerasNode("p", "MaxPooling2D", pool, ("x",)),
-        KerasNode("y", "Conv2D", wide, ("p",)),
-        KerasNode("f", "Flatten", {}, ("x",)),
-        *(KerasNode(n, k, wide | {"units": 3, "filters": 1}, i) for n, k, i in behind),
-    ]
-    length = 64 if any(kind == "Concatenate" for _, kind, _ in behind) else 32
-    layers = (
-        KerasLayer("y", {"kernel": np.ones((1, 1, 2, 8), np.float32)}),
-        KerasLayer("d", {"kernel": np.ones((length, 3), np.float32)}),
-        KerasLayer("o", {"kernel": np.ones((1, 1, 2, 1), np.float32)}),  # one channel
-    )
-    file = KerasFile(Path("net.h5"), layers)
-    if words is None:
-        assert build(nodes, file, nodes[-1].name).output == nodes[-1].name
-        return
-    with pytest.raises(ModelError, match=words):
-        build(nodes, file, nodes[-1].name)
-
-
-@pytest.mark.parametrize(
-    ("kind", "config", "words"),
-    [
-        ("Conv2D", {"padding": "SAME"}, None),
-        ("MaxPooling2D", {"padding": "Same"}, None),
-        ("Conv2D", {"padding": "causal"}, "padding 'causal', not 'valid' or 'same'"),
-        ("MaxPooling2D", {"padding": 1}, "padding 1, not"),
-        ("GlobalAveragePooling2D", {"data_format": "Channels_First"}, "channels first"),
-        ("GlobalAveragePooling2D", {"data_format": "rows"}, "data_format 'rows', not"),
-        ("LeakyReLU", {"alpha": 0.1, "negative_slope": 0.2}, "two slopes"),
-        ("LeakyReLU", {"alpha": 0.2, "negative_slope": 0.2}, None),
-        ("Conv2D", {"strides": [1.9, 1.9]}, "expected whole numbers, found .1.9, 1.9"),
-        ("Conv2D", {"kernel_size": [3, 3, 3]}, "Conv2D whose configuration is broken"),
-        ("Conv2D", {"filters": "2"}, "expected whole numbers"),
-        ("MaxPooling2D", {"pool_size": "33"}, "expected whole numbers, found '33'"),
-        ("BatchNormalization", {"epsilon": "1e-3"}, "epsilon '1e-3' is no number"),
-        ("ZeroPadding2D", {"padding": [[1, 1], [0, 0.5]]}, "expected whole numbers"),
-        ("LeakyReLU", {"alpha": None}, None),
-    ],
-)
-def test_words_are_read_as_keras_reads_them(
-    kind: str, config: dict[str, object], words: str | None
-) -> None:
-    """Keras lowers the letters of these words and refuses others."""
-    sizes = {"filters": 2, "kernel_size": 3, "strides": 2, "pool_size": 3, "use_bias": False}
-    nodes = [
-        KerasNode("x", "InputLayer", {"batch_shape": [None, 9, 9, 3]}, ()),
-        KerasNode("s", kind, sizes | config, ("x",)),
-    ]
-    layer = KerasLayer("s", {"kernel": np.ones((3, 3, 3, 2), np.float32)})
-    file = KerasFile(Path("net.h5"), (layer,) if kind == "Conv2D" else ())
-    if words is not None:
-        with pytest.raises(ModelError, match=words):
-            build(nodes, file, "s")
-        return
-    found = build(nodes, file, "s")
-    assert found.shapes["s"][-2:] == ((9, 9) if kind == "LeakyReLU" else (5, 5))

@@ -271,6 +271,9 @@ def test_board_run_from_the_command_line(tmp_path: Path, levels: np.ndarray) -> 
     rows = [[*i["outputs"]["scores"], *i["outputs"]["label"]] for i in table["images"]]
     assert rows == dots_reference(levels[:5]).tolist()
     assert table["compared"] == 0 and table["simulated"] is True
+    np.save(tmp_path / "levels.npy", levels[:0])
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode != 0 and "levels.npy: holds no frames" in done.stderr
 
 
 _RUNNING = """

@@ -232,7 +232,7 @@ def _common_key(request: CompareRequest, subject: Subject, count: int) -> str:
     ]
     shown = [subject.train.take(range(count)), subject.test, subject.benchmark]
     images = [data.digest() for data in shown if data is not None]
-    asked = [count, request.limit, request.seed, dict(subject.quant)]
+    asked = [count, request.limit, request.seed, dict(subject.quant), subject.measured_by]
     network = [str(subject.model), model_code(subject.model)]
     return content_key(code_key(*_MAKES), network, weights, images, asked)
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.folders import own_file
-from bitwright.base.plugins import load_attribute, load_plugin, plugged
+from bitwright.base.plugins import load_attribute, load_plugin, own_code, plugged
 from bitwright.base.source import module_key
-from bitwright.base.trust import importable, is_plugin
+from bitwright.base.store import content_key
+from bitwright.base.trust import importable, is_plugin, module_folders
 from bitwright.data import Dataset, load_dataset
 from bitwright.data.spec import DATASETS, DatasetSpec
 from bitwright.explore.measuring import Benchmark, Outcome
@@ -50,6 +51,8 @@ class Subject:
         batch_size: images a batch, where a metric is measured.
         at_a_time: images that pass at a time, where the test images are measured.
         task: what the network is for.
+        measured_by: hash of what says it: the run's task, the user's own code in it; empty if
+            nobody has said.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Subject:
     batch_size: int = 100
     at_a_time: int = _BATCH
     task: Task | None = None
+    measured_by: str = ""
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -175,7 +179,9 @@ def _of_run(place: Path, data: str | None, seed: int) -> Subject:
     quant = work.quant
     kept = {k: quant[k] for k in ("input", "threshold_bits") if k in quant}
     subject = _with_splits(work.recipe.name, model, work.data, seed, kept)
-    return replace(subject, task=work.task)
+    task = work.recipe.resolved()["task"]
+    known = content_key(task, own_code(task, work.module_folders))
+    return replace(subject, task=work.task, measured_by=known)
 
 
 def _of_model(
@@ -201,7 +207,9 @@ def _of_model(
         return _with_splits(Path(name).stem, model, splits, seed, {})
     known, figure = benchmark(input_shape)
     model = _built(spec, None, known.image_shape, data, len(known))
-    return _in_batches(Subject(name, model, _shuffled(known, seed), benchmark=figure))
+    own = content_key(own_code(data, module_folders()))
+    made = Subject(name, model, _shuffled(known, seed), benchmark=figure, measured_by=own)
+    return _in_batches(made)
 
 
 def _built(

@@ -193,7 +193,9 @@ def rom_outputs(depth: int, width: int, *, registered: bool = False) -> int:
     chance = 2.0 ** (-depth if registered else 1 - depth)  # that a column is one of these
     kinds = (1 << depth) - 2 if registered else (1 << (depth - 1)) - 1
     whole, rest = divmod(width, _ROM_PART)
-    return round(sum(kinds * (1 - (1 - chance) ** n) for n in (*[_ROM_PART] * whole, rest)))
+    return round(
+        sum(k * kinds * (1 - (1 - chance) ** n) for k, n in ((whole, _ROM_PART), (1, rest)))
+    )
 
 
 @lru_cache(KNOWN)

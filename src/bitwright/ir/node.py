@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import GraphError
+from bitwright.ir.known import Known
 
 Attr = int | float | str | bool | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 IntArray = NDArray[np.int64]
 T = TypeVar("T")
-
+_DIGESTS: Known[str] = Known()
 
 _PIECE = 1 << 20
 
@@ -99,7 +100,10 @@ class Node:
     @cached_property
     def digests(self) -> dict[str, str]:
         """Content hash of every parameter."""
-        return {name: array_digest(value) for name, value in sorted(self.params.items())}
+        return {
+            name: _DIGESTS.of(value, None, partial(array_digest, value))
+            for name, value in sorted(self.params.items())
+        }
 
     def key(self) -> tuple[object, ...]:
         """Everything that makes two nodes equal."""

@@ -7,12 +7,16 @@ from math import prod
 
 import numpy as np
 
-from bitwright.formats import parse_format
+from bitwright.formats import Format, parse_format
 from bitwright.ir import kernels
 from bitwright.ir.intervals import dot_interval
+from bitwright.ir.known import Known
 from bitwright.ir.node import IntArray, Node
 from bitwright.ir.op_common import Arrays, Types, check_padding, image_shape, need, window_shape
 from bitwright.ir.types import TensorType
+
+_HULLS: Known[tuple[int, int]] = Known()
+_WRONG: Known[str] = Known()
 
 
 def dot_scale(node: Node, tensor: TensorType, groups: int, rows: int) -> tuple[float, ...]:
@@ -32,18 +36,23 @@ def dot_scale(node: Node, tensor: TensorType, groups: int, rows: int) -> tuple[f
     return tuple(first[row * groups // rows] * s for row, s in enumerate(each))
 
 
+def _wrong_levels(weight: IntArray, weight_format: Format) -> str:
+    """Why weights are not of a format; nothing where they are."""
+    low, high = int(weight.min()), int(weight.max())
+    if not weight_format.min_level <= low <= high <= weight_format.max_level:
+        return f"weights [{low}, {high}] exceed {weight_format.name}"
+    known = weight_format.contains(weight)
+    if known.all():
+        return ""
+    return f"weight {weight[~known].flat[0]} is no level of {weight_format.name}"
+
+
 def check_product(node: Node) -> None:
     """Raises GraphError unless weights are levels of their format and there is a bias a row."""
     weight, bias = node.params["weight"], node.params.get("bias")
     weight_format = parse_format(node.string("weight_format"))
-    inside = weight_format.min_level <= weight.min() and weight.max() <= weight_format.max_level
-    need(bool(inside), f"weights [{weight.min()}, {weight.max()}] exceed {weight_format.name}")
-    known = weight_format.contains(weight)
-    need(
-        bool(known.all()),
-        f"weight {'' if known.all() else weight[~known].flat[0]} is no level of "
-        f"{weight_format.name}",
-    )
+    said = _WRONG.of(weight, weight_format.name, lambda: _wrong_levels(weight, weight_format))
+    need(not said, said)
     rows = weight.shape[0]
     need(bias is None or bias.shape == (rows,), f"bias must have shape ({rows},)")
 
@@ -58,9 +67,12 @@ def infer_product(
         padded: some terms are left out at the border.
     """
     check_product(node)
-    weight = node.params["weight"]
+    weight, bias = node.params["weight"], node.params.get("bias")
     low, high = (min(tensor.lo, 0), max(tensor.hi, 0)) if padded else (tensor.lo, tensor.hi)
-    lo, hi = dot_interval(weight, low, high, node.params.get("bias")).final.hull
+    shift = None if bias is None else node.digests["bias"]
+    lo, hi = _HULLS.of(
+        weight, (low, high, shift), lambda: dot_interval(weight, low, high, bias).final.hull
+    )
     rows = weight.shape[0]
     return (TensorType((*space, rows), None, dot_scale(node, tensor, groups, rows), lo, hi),)
 

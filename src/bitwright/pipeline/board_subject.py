@@ -169,6 +169,8 @@ def choose_images(
             where=str(subject.place),
             hint="give levels: an .npy file of integers (N, elements of a frame)",
         )
+    if not names:
+        raise DataError("holds no frames", where=str(places[0] if places else subject.place))
     return Images(names[:count], levels[:count])
 
 
