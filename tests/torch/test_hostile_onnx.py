@@ -13,6 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bitwright.base.errors import BitwrightError, ModelError
 from bitwright.interop.onnx.float_network import load_float_onnx
+from bitwright.interop.onnx.reader.model import files_beside
+from bitwright.models import ModelSpec
+from bitwright.pipeline.steps.facts import model_version
 
 
 def _saved(path: Path, nodes: list[onnx.NodeProto], **arrays: object) -> Path:
@@ -75,3 +78,20 @@ def test_a_node_that_gives_nothing(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], []), *_chain(1, "Relu")]
     with pytest.raises(BitwrightError, match="gives nothing"):
         load_float_onnx(_saved(tmp_path / "a.onnx", nodes))
+
+
+def test_a_model_is_another_when_numbers_beside_its_file_are(tmp_path: Path) -> None:
+    """A run went on with the network of before, and its RTL was proven equal to that."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    path = _saved(tmp_path / "net.onnx", [node], w=np.ones((2, 1, 3, 3), np.float32))
+    spec = ModelSpec(name=str(path))
+    alone = model_version(spec, ())
+    onnx.save_model(
+        onnx.load(path), path, save_as_external_data=True, location="net.data", size_threshold=0
+    )
+    assert files_beside(path) == (tmp_path / "net.data",)
+    before, held = model_version(spec, ()), (tmp_path / "net.data").read_bytes()
+    (tmp_path / "net.data").write_bytes(held[:-1] + b"\x00")
+    assert len({alone, before, model_version(spec, ())}) == 3
+    (tmp_path / "net.data").write_bytes(held)
+    assert model_version(spec, ()) == before

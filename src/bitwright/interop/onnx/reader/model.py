@@ -135,6 +135,16 @@ class OnnxModel:
     size: int
 
 
+def files_beside(path: Path) -> tuple[Path, ...]:
+    """The files in which a model's numbers lie, besides its own.
+
+    Raises:
+        DataError, ModelError, ToolError: as `read_model`.
+    """
+    stored = read_model(path).constants.values()
+    return tuple(sorted({tensor.data.path for tensor in stored if tensor.data is not None}))
+
+
 def read_model(source: Path | bytes) -> OnnxModel:
     """Read and check a file, or the bytes of one.
 
