@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -37,3 +39,21 @@ def test_a_question_is_answered_once_for_what_nobody_writes_to() -> None:
     assert len(known._found) == 2
     assert [total(second, str(n)) for n in range(200)] == [15] * 200
     assert len(known._found[id(second)][1]) <= 64
+
+
+def test_threads_may_ask_at_once() -> None:
+    known: Known[int] = Known()
+    array = frozen(np.arange(9))
+
+    def ask(start: int) -> list[int]:
+        return [known.of(array, (start + k) % 150, lambda k=k: start + k) for k in range(300)]  # type: ignore[misc]
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(ask, range(8)))
+    finally:
+        sys.setswitchinterval(before)
+    for start, row in enumerate(found):
+        assert all((value - start - k) % 150 == 0 for k, value in enumerate(row))

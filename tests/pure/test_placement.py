@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,15 @@ from bitwright.engine.compiler.front import network_of
 from bitwright.engine.config import ENGINES
 from bitwright.formats import parse_format
 from bitwright.hw.template import template
-from bitwright.ir import INTEGER, Graph, GraphBuilder, TensorType, random_feeds, save_graph
+from bitwright.ir import (
+    INTEGER,
+    Graph,
+    GraphBuilder,
+    TensorType,
+    load_graph,
+    random_feeds,
+    save_graph,
+)
 from bitwright.ir.footprint import held_bytes
 from bitwright.lower import placement
 from bitwright.lower.placement import ACCELERATOR, HOST, macs_of, place_graph
@@ -184,6 +193,19 @@ def test_the_verb_writes_design_folders(tmp_path: Path, capsys: pytest.CaptureFi
     assert design.graph.inputs == ("act1",)
     feeds = random_feeds(graph, 3, np.random.default_rng(1))
     require_same(graph, open_split(out).runner().run(feeds), feeds)
+    changed = out / "part-1-host" / "graph.bwg"
+    part = load_graph(changed, {"integer": INTEGER})
+    (node,) = (n for n in part if "thresholds" in n.params)
+    other = replace(node, params={**node.params, "thresholds": node.params["thresholds"] + 40})
+    builder = GraphBuilder(part.name, INTEGER)
+    for edge in part.inputs:
+        builder.input(edge, part.types[edge])
+    for each in part:
+        builder.append(other if each is node else each)
+    save_graph(builder.finish(*part.outputs), changed)
+    with pytest.raises(DataError, match="its parts are not those of the graph beside it"):
+        open_split(out)  # of the same names, with other numbers
+    save_graph(part, changed)
     elsewhere = (out / "parts.json").read_text().replace('"host"', '"host/../part-1-host"')
     for wrong in ("{}", elsewhere):
         (out / "parts.json").write_text(wrong)

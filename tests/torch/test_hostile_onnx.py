@@ -95,3 +95,12 @@ def test_a_model_is_another_when_numbers_beside_its_file_are(tmp_path: Path) -> 
     assert len({alone, before, model_version(spec, ())}) == 3
     (tmp_path / "net.data").write_bytes(held)
     assert model_version(spec, ()) == before
+    constant = helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(
+        np.ones((2, 1, 3, 3), np.float32), "w"
+    ))  # fmt: skip
+    other = _saved(tmp_path / "other.onnx", [constant, node])
+    onnx.save_model(
+        onnx.load(other), other, save_as_external_data=True, location="other.data",
+        size_threshold=0, convert_attribute=True,
+    )  # fmt: skip
+    assert files_beside(other) == (tmp_path / "other.data",)

@@ -12,7 +12,7 @@ import pytest
 from bitwright.base.errors import BitwrightError, ModelError
 from bitwright.interop import ops
 from bitwright.interop.keras.files import KerasFile, KerasLayer, KerasNode
-from bitwright.interop.keras.layers import build
+from bitwright.interop.keras.layers import build, nodes_of
 from bitwright.interop.keras.read import load_keras
 
 h5py = pytest.importorskip("h5py")
@@ -40,6 +40,17 @@ def _copied(tmp_path: Path) -> Path:
         ({"name": "b1"}, "a second layer of this name"),
         ({"registered_name": "mine>Flatten"}, "a class of its own, 'mine>Flatten'"),
         ({"module": "mine.layers"}, "a class of its own, 'mine.layers'"),
+        ({"inbound_nodes": [{"args": [{}, True], "kwargs": {}}]}, "called with argument=True"),
+        ({"inbound_nodes": [{"args": [], "kwargs": {"inputs": {}}}]}, "tensors alone, by position"),
+        (
+            {"config": {"name": "fl", "activation": {"module": "mine", "class_name": "relu"}}},
+            "a class of its own, 'mine'",
+        ),
+        ({"config": {"name": "fl", "dtype": "int8"}}, "numbers of 'int8'"),
+        (
+            {"config": {"name": "fl", "dtype": {"class_name": "GPTQDTypePolicy"}}},
+            "numbers of 'GPTQDTypePolicy'",
+        ),
         (
             {"config": {"name": "fl", "dtype": "int8_from_float32"}},
             "numbers of 'int8_from_float32'",
@@ -155,3 +166,52 @@ def test_words_are_read_as_keras_reads_them(
         return
     found = build(nodes, file, "s")
     assert found.shapes["s"][-2:] == ((9, 9) if kind == "LeakyReLU" else (5, 5))
+
+
+def test_what_keras_writes_of_its_own_is_taken(tmp_path: Path) -> None:
+    """As Keras 2 and 3 and those between them write modules, policies and calls."""
+    for number, change in enumerate(
+        (
+            {"module": "keras.layers", "registered_name": None},
+            {"module": "keras_core.layers"},
+            {"module": "tensorflow.python.keras.layers", "registered_name": "Flatten"},
+            {"registered_name": "keras>Flatten"},
+            {"config": {"name": "fl", "dtype": "mixed_bfloat16"}},
+            {
+                "config": {
+                    "name": "fl",
+                    "dtype": {"class_name": "DTypePolicy", "config": {"name": "float32"}},
+                }
+            },
+        )
+    ):
+        path = _copied(tmp_path)
+        with h5py.File(path, "r+") as file:
+            config = json.loads(file.attrs["model_config"])
+            layer = next(x for x in config["config"]["layers"] if x["name"] == "fl")
+            layer.update(change)
+            file.attrs["model_config"] = json.dumps(config)
+        assert load_keras(path).layers, number
+
+
+@pytest.mark.parametrize("name", ["input", "first"])
+def test_a_sequential_model_need_not_name_its_input(name: str) -> None:
+    options = {"name": name, "batch_input_shape": [None, 8, 8, 3]}
+    layers = [
+        {"class_name": "ReLU", "config": options},
+        {"class_name": "ReLU", "config": {"name": "input" if name == "first" else "second"}},
+    ]
+    nodes, _ = nodes_of({"class_name": "Sequential", "config": {"layers": layers}})
+    found = build(nodes, KerasFile(Path("net.h5"), ()), None)
+    assert [type(layer.op).__name__ for layer in found.layers] == [
+        "Input",
+        "Activation",
+        "Activation",
+    ]
+    options["batch_input_shape"] = [None, 8.9, "8", 3]  # type: ignore[list-item]
+    nodes, _ = nodes_of({"class_name": "Sequential", "config": {"layers": layers}})
+    with pytest.raises(ModelError, match="expected whole numbers"):
+        build(nodes, KerasFile(Path("net.h5"), ()), None)
+    own = {"class_name": "Functional", "module": "mine", "config": {}}
+    with pytest.raises(ModelError, match="model: is of a class of its own"):
+        nodes_of(own)

@@ -7,6 +7,7 @@ parameters: what takes a look at every weight of a large layer is asked again an
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
@@ -22,6 +23,7 @@ class Known(Generic[T]):
     """Answers to one kind of question about arrays that nobody writes to."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()  # an array may go while its own thread has it
         self._found: dict[int, tuple[weakref.ref[NDArray[Any]], dict[Hashable, T]]] = {}
 
     def of(self, array: NDArray[Any], question: Hashable, answer: Callable[[], T]) -> T:
@@ -32,19 +34,28 @@ class Known(Generic[T]):
         """
         if array.flags.writeable or not array.flags.owndata:
             return answer()
+        with self._lock:
+            answers = self._answers(array)
+            if question in answers:
+                return answers[question]
+        found = answer()  # maybe twice, where threads ask at once
+        with self._lock:
+            answers = self._answers(array)
+            if len(answers) >= _MOST:
+                del answers[next(iter(answers))]
+            answers[question] = found
+        return found
+
+    def _answers(self, array: NDArray[Any]) -> dict[Hashable, T]:
         number = id(array)
         kept = self._found.get(number)
         if kept is None or kept[0]() is not array:
             kept = (weakref.ref(array, lambda _: self._forget(number)), {})
             self._found[number] = kept
-        answers = kept[1]
-        if question not in answers:
-            if len(answers) >= _MOST:
-                answers.pop(next(iter(answers)))
-            answers[question] = answer()
-        return answers[question]
+        return kept[1]
 
     def _forget(self, number: int) -> None:
-        kept = self._found.get(number)
-        if kept is not None and kept[0]() is None:
-            del self._found[number]
+        with self._lock:
+            kept = self._found.get(number)
+            if kept is not None and kept[0]() is None:
+                del self._found[number]

@@ -44,7 +44,7 @@ def example_shapes(
     recorder = _Recorder(model, graph)
     try:
         with evaluating(model):
-            recorder.run(example)
+            recorder.run(example.clone())  # a layer may write into it
     except (RuntimeError, ValueError, AssertionError) as error:
         if ran_out(error):
             raise

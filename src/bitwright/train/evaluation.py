@@ -127,7 +127,7 @@ def run_batches(model: Model, inputs: Tensor, batch_size: int) -> Tensor:
     """
     if not isinstance(model, nn.Module):
         with torch.no_grad():
-            return torch.cat([model(batch) for batch in inputs.split(batch_size)])
+            return torch.cat([model(batch.clone()) for batch in inputs.split(batch_size)])
     place = device_of(model)
     with evaluating(model):
         # Copies: a layer may write into what it gets.

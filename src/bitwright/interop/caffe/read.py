@@ -28,8 +28,6 @@ from bitwright.interop.ops import FloatArray, Size
 
 _log = logging.getLogger(__name__)
 _DATA = ("Input", "Data", "ImageData", "MemoryData", "HDF5Data", "DummyData", "WindowData")
-#: Where data layers of old files say what is done to their images.
-_OLD = {"Data": "data_param", "ImageData": "image_data_param"}
 _TEST = 1
 #: Layers of training and testing alone; a network that is only run has no use for them.
 _IGNORED = frozenset(
@@ -314,16 +312,12 @@ def _convention(message: Any, layer: Layer, facts: Mapping[str, str]) -> InputCo
     if message is None:
         return InputConvention(order)
     transform = message.transform_param
-    # Before it had a part of its own, a data layer said itself what is done to its images.
-    first = _OLD.get(message.type)
-    old = None if first is None else getattr(message, first)
-    scale = old.scale if old is not None and old.HasField("scale") else transform.scale
-    for part in (transform, old):
-        if part is not None and part.HasField("mean_file"):
-            _log.warning(
-                "layer %s: the image %r is taken off its inputs; the input convention says nothing "
-                "of that, since it is in another file",
-                message.name, part.mean_file,
-            )  # fmt: skip
-            break
-    return InputConvention(order, decimal(scale), tuple(map(decimal, transform.mean_value)))
+    if transform.HasField("mean_file"):
+        _log.warning(
+            "layer %s: the image %r is taken off its inputs; the input convention says nothing of "
+            "that, since it is in another file",
+            message.name, transform.mean_file,
+        )  # fmt: skip
+    return InputConvention(
+        order, decimal(transform.scale), tuple(map(decimal, transform.mean_value))
+    )

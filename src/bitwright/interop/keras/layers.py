@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from math import ceil
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.errors import DataError, ModelError
+from bitwright.base.names import NameCounter
 from bitwright.interop import ops
 from bitwright.interop.keras.arrays import Order, flat_orders, from_keras, order_behind
 from bitwright.interop.keras.files import KerasFile, KerasNode
@@ -21,8 +23,9 @@ from bitwright.interop.ops import FloatArray, Pair, Size, windows
 
 Config = Mapping[str, Any]
 #: Packages whose layers have the meaning that their names say, and kinds of types of numbers.
-_MODULES = ("keras", "tensorflow", "tf_keras")
-_POLICIES = ("DTypePolicy", "Policy", "FloatDTypePolicy")
+_MODULES = ("keras", "keras_core", "tensorflow", "tf_keras")
+_POLICIES = ("DTypePolicy", "Policy", "PolicyV1", "FloatDTypePolicy")
+_FLOATS = re.compile(r"(mixed_)?b?float(16|32|64)")
 #: Words of arguments, the first where a file has none.
 _FORMATS, _PADDINGS = ("channels_last", "channels_first"), ("valid", "same")
 
@@ -38,6 +41,7 @@ def nodes_of(config: Config) -> tuple[list[KerasNode], str | None]:
     if kind not in ("Functional", "Model", "Sequential") or not isinstance(inner, dict):
         raise ModelError(f"a model of class {kind!r}; only Functional and Sequential")
     try:
+        _check_class(config, "model")
         if kind == "Sequential":
             return _sequential(inner), None
         nodes = [_node(layer) for layer in inner["layers"]]
@@ -52,6 +56,7 @@ def nodes_of(config: Config) -> tuple[list[KerasNode], str | None]:
 
 def _sequential(inner: Config) -> list[KerasNode]:
     nodes: list[KerasNode] = []
+    names = {str(layer["config"]["name"]) for layer in inner["layers"]}
     for layer in inner["layers"]:
         options = layer["config"]
         name = str(options["name"])
@@ -61,7 +66,8 @@ def _sequential(inner: Config) -> list[KerasNode]:
             shape = shape or (inner.get("build_input_shape"))
             if not shape:
                 raise ModelError("the model does not say how large its images are")
-            nodes.append(KerasNode("input", "InputLayer", {"batch_shape": shape}, ()))
+            first = NameCounter().free("input", names)
+            nodes.append(KerasNode(first, "InputLayer", {"batch_shape": shape}, ()))
         front = (nodes[-1].name,) if nodes else ()
         nodes.append(KerasNode(name, str(layer["class_name"]), options, front))
     return nodes
@@ -75,23 +81,28 @@ def _node(layer: Config) -> KerasNode:
     if len(calls) > 1:
         raise ModelError("is used more than once", where=f"layer {name}")
     for word, value in _options(calls):
-        if value not in (None, False):
-            raise ModelError(
-                f"is called with {word}={value!r:.40}: it would not compute as it does in use",
-                where=f"layer {name}",
-                hint="save the model that is used, not the one that is trained",
-            )
+        if value is None or value is False:
+            continue
+        raise ModelError(
+            f"is called with {word}={value!r:.40}, which is not supported",
+            where=f"layer {name}",
+            hint="save the model that is used, not the one that is trained"
+            if word == "training"
+            else "call it with tensors alone, by position",
+        )
     _check_own(layer, name)
     return KerasNode(name, str(layer["class_name"]), layer["config"], tuple(_tensors(calls)))
 
 
 def _options(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a call says besides its tensors: Keras 3's ``kwargs``, or the last entry of Keras 2's
-    lists.
+    """What a call says besides its tensors: Keras 3's ``kwargs`` and plain values among ``args``,
+    or the last entry of Keras 2's lists.
     """
     if isinstance(value, dict):
         if isinstance(value.get("kwargs"), dict):
             yield from value["kwargs"].items()
+        if isinstance(value.get("args"), list):
+            yield from (("argument", v) for v in value["args"] if not isinstance(v, dict | list))
     elif isinstance(value, list | tuple):
         if len(value) == 4 and isinstance(value[0], str) and isinstance(value[3], dict):
             yield from value[3].items()
@@ -100,29 +111,40 @@ def _options(value: Any) -> Iterator[tuple[str, Any]]:
             yield from _options(inner)
 
 
+def _check_class(named: Config, what: str) -> None:
+    """Refuse what only has the name of something of Keras: it may compute anything.
+
+    Raises:
+        ModelError: it is of another module, or of a package that is registered.
+    """
+    package, _, rest = str(named.get("registered_name") or "").partition(">")
+    module = str(named.get("module") or "keras").partition(".")[0]
+    if (rest and package.lower() != "keras") or module not in _MODULES:
+        found = named.get("registered_name") if rest else named.get("module")
+        raise ModelError(
+            f"is of a class of its own, {found!r:.80}", where=what,
+            hint="build the model in PyTorch, and import its weights (--model)",
+        )  # fmt: skip
+
+
 def _check_own(layer: Config, name: str) -> None:
     """Refuse a layer that only has the name of one of Keras, or numbers that are no floats.
 
     Raises:
         ModelError: it is one.
     """
-    package, _, rest = str(layer.get("registered_name") or "").partition(">")
-    module = str(layer.get("module") or "keras").partition(".")[0]
-    if (rest and package.lower() != "keras") or module not in _MODULES:
-        found = layer.get("registered_name") if rest else layer.get("module")
-        raise ModelError(
-            f"is of a class of its own, {found!r:.80}", where=f"layer {name}",
-            hint="build the model in PyTorch, and import its weights (--model)",
-        )  # fmt: skip
-    kind = layer["config"].get("dtype")
+    where, config = f"layer {name}", layer["config"]
+    _check_class(layer, where)
+    if isinstance(config.get("activation"), dict):
+        _check_class(config["activation"], where)
+    kind = config.get("dtype")
     if isinstance(kind, dict):
         word = str(kind.get("class_name"))
-        policy = word if word not in _POLICIES else (kind.get("config") or {}).get("name")
-    else:
-        policy = kind
-    if policy is not None and ("Quantized" in str(policy) or "_from_" in str(policy)):
+        kind = word if word not in _POLICIES else (kind.get("config") or {}).get("name")
+    holds = layer.get("class_name") != "InputLayer"  # images may be of any kind
+    if holds and kind is not None and not _FLOATS.fullmatch(str(kind)):
         raise ModelError(
-            f"holds numbers of {policy!r:.60}, not floats", where=f"layer {name}",
+            f"holds numbers of {kind!r:.60}, not floats", where=where,
             hint="save the model before it is quantized",
         )  # fmt: skip
 
@@ -311,7 +333,7 @@ def _real(config: Config, name: str, default: float) -> float:
 
 def _input(builder: _Builder, node: KerasNode) -> str:
     shape = node.config.get("batch_shape") or node.config.get("batch_input_shape")
-    sides = [int(side) for side in shape[1:]]  # type: ignore[index]
+    sides = _listed(shape[1:])  # type: ignore[index]
     return builder.add(node.name, ops.Input((sides[-1], *sides[:-1])), ())
 
 

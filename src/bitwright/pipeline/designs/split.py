@@ -26,7 +26,7 @@ from bitwright.ir import INTEGER, Graph, IntArray, load_graph, save_graph
 from bitwright.ir.executor import Executor
 from bitwright.ir.footprint import AT_A_TIME, frames_within, held_bytes
 from bitwright.lower.placement import ACCELERATOR, HOST, Accept, Placement, place_graph
-from bitwright.lower.split import Maker, Part, Run
+from bitwright.lower.split import Maker, Part, Run, split_graph
 from bitwright.pipeline.designs.folder import GRAPH, Design, DesignSettings, open_design
 from bitwright.pipeline.designs.steps import MAP, simulate_design
 from bitwright.pipeline.recipe_hardware import HardwareSection
@@ -155,8 +155,13 @@ def open_split(folder: Path) -> Placement:
         for place, name in zip(places, graphs, strict=True)
     )
     nodes = sorted(node.name for part in parts for node in part.graph)
-    if nodes != sorted(node.name for node in whole):
-        raise DataError("its parts are not those of the graph beside it", where=where)
+    wanted: tuple[Part, ...] = ()
+    if nodes == sorted(node.name for node in whole):
+        wanted = split_graph(whole, {n.name: part.place for part in parts for n in part.graph})
+    if [(p.place, p.graph.digest) for p in wanted] != [(p.place, p.graph.digest) for p in parts]:
+        raise DataError(
+            "its parts are not those of the graph beside it", where=where, hint="split it again"
+        )
     return Placement(whole, parts, reasons)
 
 

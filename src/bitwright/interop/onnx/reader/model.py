@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from math import prod
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, ModelError, ToolError
 from bitwright.base.files import file_inside, read_bytes
 from bitwright.base.regular import open_regular
@@ -135,13 +136,15 @@ class OnnxModel:
     size: int
 
 
+@bounded_reader
 def files_beside(path: Path) -> tuple[Path, ...]:
     """The files in which a model's numbers lie, besides its own.
 
     Raises:
         DataError, ModelError, ToolError: as `read_model`.
     """
-    stored = read_model(path).constants.values()
+    model = read_model(path)
+    stored = [*model.constants.values(), *_inner(model.nodes)]
     return tuple(sorted({tensor.data.path for tensor in stored if tensor.data is not None}))
 
 
@@ -173,10 +176,14 @@ def read_model(source: Path | bytes) -> OnnxModel:
     outputs = tuple(_info(v, "output") for v in graph.output)
     nodes = _nodes(graph, folder, opset)
     ordered = _sorted_nodes(nodes, {*constants, *(i.name for i in inputs)}, outputs)
-    inner = (v for node in nodes for v in node.attrs.values() if isinstance(v, Stored))
-    size = len(body) + _beside([*constants.values(), *inner])
+    size = len(body) + _beside([*constants.values(), *_inner(nodes)])
     notes = _annotations(graph)
     return OnnxModel(_text(graph.name), ordered, inputs, outputs, constants, notes, opset, size)
+
+
+def _inner(nodes: Iterable[OnnxNode]) -> Iterator[Stored]:
+    """Tensors that nodes bring themselves."""
+    return (v for node in nodes for v in node.attrs.values() if isinstance(v, Stored))
 
 
 def _beside(tensors: list[Stored]) -> int:
