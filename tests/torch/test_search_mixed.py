@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,13 @@ def test_so_many_images_are_kept_at_a_time_as_there_is_room_for(
     monkeypatch.setattr(sensitivity, "machine_memory", lambda: 16_000)
     with pytest.raises(ModelError, match="all tensors of one image"):
         sensitivity_table(model, train, FEW, images=64)
+
+
+def test_an_input_that_stays_float_is_none_of_the_units() -> None:
+    model, train, _ = trained()
+    made = sensitivity_table(model, train, FEW, images=8, base={"input": "float"})
+    assert [unit.keys for unit in made.space.units] == [unit.keys for unit in table().space.units]
+    assert all(math.isfinite(row["damage"]) for row in made.rows())
 
 
 def test_weights_that_overflow_are_named() -> None:

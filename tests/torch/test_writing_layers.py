@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bitwright.data import DataSplits, load_dataset
-from bitwright.quantize import Policy
+from bitwright.quantize import Policy, apply
 from bitwright.quantize.ptq import (
     calibrate,
     choose_policy,
@@ -66,7 +66,18 @@ def chosen(writes: bool) -> object:
 
 
 def folded(writes: bool) -> object:
-    return [*fold_batch_norms(Net(writes).eval(), images()).state_dict().values()]
+    given = images()
+    found = [*fold_batch_norms(Net(writes).eval(), given).state_dict().values()]
+    assert torch.equal(given, images())
+    return found
+
+
+def converted(writes: bool) -> object:
+    given = images()
+    model = apply(Net(writes).eval(), OPEN, "train", given).eval()
+    assert torch.equal(given, images())
+    with torch.no_grad():
+        return [model(given)]
 
 
 def ranges(writes: bool) -> object:
@@ -75,9 +86,10 @@ def ranges(writes: bool) -> object:
 
 def scored(writes: bool) -> object:
     given = images()
-    first = run_batches(Net(writes).eval(), given, 10)
+    model = Net(writes).eval()
+    first, second = run_batches(model, given, 10), run_batches(model.forward, given, 10)
     assert torch.equal(given, images())
-    return [first]
+    return [first, second]
 
 
 def regressed(writes: bool) -> object:
@@ -86,7 +98,7 @@ def regressed(writes: bool) -> object:
 
 
 @pytest.mark.parametrize(
-    "made", [quantized, scales_alone, chosen, folded, ranges, scored, regressed]
+    "made", [quantized, scales_alone, chosen, folded, converted, ranges, scored, regressed]
 )
 def test_what_is_made_of_it(made: Callable[[bool], object]) -> None:
     assert str(made(True)) == str(made(False))

@@ -206,7 +206,11 @@ class _Bench:
         quantizers = [
             n for n in calls if isinstance(self.modules[str(n.target)], ActivationQuantizer)
         ]
-        features = [fact for fact in start.facts if fact.role is not Role.WEIGHT]
+        features = [
+            fact
+            for fact in start.facts
+            if fact.role is not Role.WEIGHT and fact.spec is not None  # an input may stay float
+        ]
         if len(features) != len(quantizers):
             raise ModelError("internal: quantizers and operands do not match")
         return layers | {f.key: n for f, n in zip(features, quantizers, strict=True)}
