@@ -317,12 +317,13 @@ def test_a_node_that_nothing_reads_is_never_run(
     assert not (tmp_path / "HARMED").exists()
 
 
-def test_a_file_that_resizes_to_its_own_batch_is_run_image_by_image() -> None:
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_file_that_resizes_to_its_own_batch_is_run_so_many_at_a_time(batch: int) -> None:
     """ONNX Runtime made one image of twenty, of which the shape was a traceback."""
-    net = File(1, 2, 4, 4)
+    net = File(batch, 2, 4, 4)
     net.quant(4, 0.5, signed=0)
     how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
-    sizes = net.const((1, 2, 8, 8), np.int64)
+    sizes = net.const((batch, 2, 8, 8), np.int64)
     net.op("Resize", "", "", sizes, nearest_mode="floor", **how)
     images = np.random.default_rng(0).uniform(0, 8, (20, 2, 4, 4)).astype(np.float32)
     imported = load(net.model())

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from functools import cache
 from pathlib import Path
@@ -116,13 +115,24 @@ def test_an_input_that_stays_float_is_none_of_the_units() -> None:
     assert all(math.isfinite(row["damage"]) for row in made.rows())
 
 
-def test_weights_that_overflow_are_named() -> None:
-    """A finite weight of a file made scores infinite, damages no numbers, and the solver fail."""
-    model, train, _ = trained()
-    large = copy.deepcopy(model)
-    large.get_parameter("fc1.weight").data.ravel()[1] = 3.4e38
-    with pytest.raises(ModelError, match=r"NaN or infinity|the output's error is"):
-        sensitivity_table(large, train, FEW, images=8)
+def test_outputs_that_overflow_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finite weight of a file made damages no numbers, and the solver fail, where the sample that
+    is passed first does not show it.
+    """
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval()
+    x = torch.zeros((8, 1, 2, 2))
+    x[1:] = torch.rand((7, 1, 2, 2), generator=torch.Generator().manual_seed(0)) + 1
+    options = {"images": 8, "base": {"input": "float"}}
+    assert sensitivity_table(model, x, FEW, **options).images == 8
+    with torch.no_grad():
+        model[1].weight[0, 1] = 3.4e38
+    with pytest.raises(ModelError, match=r"search: gives NaN or infinity for a sample"):
+        sensitivity_table(model, x, FEW, **options)
+    with torch.no_grad():
+        model[1].weight[0, 1] = 1
+    monkeypatch.setattr(sensitivity, "_damage", lambda *_: math.inf)
+    with pytest.raises(ModelError, match=r"in int\d\w* the output's error is inf"):
+        sensitivity_table(model, x, FEW, **options)
 
 
 def test_a_damage_is_what_the_whole_network_shows() -> None:

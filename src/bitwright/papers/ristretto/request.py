@@ -53,6 +53,7 @@ def targets(model: str, target: Path | None) -> list[Path]:
 
     Raises:
         RecipeError: the model is no prototxt, or the very one that would be written.
+        DataError: a folder is in the way.
     """
     if target is None:
         return []
@@ -62,6 +63,8 @@ def targets(model: str, target: Path | None) -> list[Path]:
             where="--model_quantized",
             hint="name a .prototxt with --model, or leave --model_quantized out",
         )
+    if target.is_dir():
+        raise DataError("is a folder", where=str(target), hint="name a .prototxt file")
     if target.resolve() == Path(model).resolve():
         raise RecipeError(
             "is the float network itself", where="--model_quantized", hint="name another file"
@@ -73,12 +76,10 @@ def write_ristretto(source: Path, target: Path, result: RistrettoResult) -> None
     """Write the quantized prototxt and the reports beside it.
 
     Raises:
-        DataError: a folder is in the way, or the source has no such layer.
+        DataError: the source has no such layer.
     """
     from bitwright.interop.caffe.quantized import quantized_prototxt
 
-    if target.is_dir():
-        raise DataError("is a folder", where=str(target), hint="name a .prototxt file")
     text = quantized_prototxt(source, result.params)
     atomic_write(target.with_suffix(".json"), json_text(result.to_json(), indent=1) + "\n")
     atomic_write(target.with_suffix(".md"), result.to_markdown())

@@ -43,6 +43,14 @@ class Runner:
         self._body, self._onnx, self._type = body, onnx, tensor_dtype_to_np_dtype
         self._execute, self._wrap, self._infer = onnx_exec.execute_onnx, ModelWrapper, InferShapes
 
+    @property
+    def batch(self) -> int:
+        """Images that the file is written for; 1 where it does not say."""
+        model = self._onnx.ModelProto.FromString(self._body)
+        (entry,) = model.graph.input
+        dims = entry.type.tensor_type.shape.dim
+        return max(1, dims[0].dim_value) if dims else 1
+
     def run(self, part: Any, *, as_written: bool) -> list[Any]:
         """All outputs; with the batch size of the file, or that of the part."""
         model = self._onnx.ModelProto.FromString(self._body)
@@ -71,6 +79,15 @@ def chunks(images: Any, batch: int) -> Iterator[Any]:
         yield images[start : start + batch]
 
 
+def as_written(runner: Runner, images: Any) -> list[Any]:
+    """Of as many images as the file is written for; of fewer, the last one fills up the rest."""
+    missing = runner.batch - len(images)
+    if not missing:
+        return runner.run(images, as_written=True)
+    filled = np.concatenate([images, np.repeat(images[-1:], missing, axis=0)])
+    return [values[: len(images)] for values in runner.run(filled, as_written=True)]
+
+
 def outputs(runner: Runner, images: Any, batch: int) -> list[Any]:
     """Of all images."""
     parts = []
@@ -82,8 +99,8 @@ def outputs(runner: Runner, images: Any, batch: int) -> list[Any]:
             parts.append(found)
         except MemoryError:
             raise
-        except Exception:  # a Reshape or Resize to one image, say: as it is written, one by one
-            parts += [runner.run(image, as_written=True) for image in chunks(part, 1)]
+        except Exception:  # a Reshape or Resize to the file's own batch, say: as it is written
+            parts += [as_written(runner, some) for some in chunks(part, runner.batch)]
     return [np.concatenate(found) for found in zip(*parts, strict=True)]
 
 
