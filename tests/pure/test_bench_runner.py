@@ -52,6 +52,29 @@ def test_what_cannot_be_run_says_so(threads: int, jobs: int, words: str) -> None
         run_jobs([lambda: doubled] * threads, range(jobs))
 
 
+@pytest.mark.parametrize("most", [3, 9])
+def test_a_system_without_room_for_threads_is_told(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the runners, then those of the hosts; none is left behind."""
+    start, before, begun = threading.Thread.start, threading.active_count(), [0]
+
+    def some(thread: threading.Thread) -> None:
+        begun[0] += 1
+        if begun[0] > most:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", some)
+    with pytest.raises(RunError, match="no room for 8 threads"):
+        run_jobs([lambda: doubled] * 8, range(100), warm=False)
+    for _ in range(200):
+        if threading.active_count() <= before:
+            break
+        time.sleep(0.02)
+    assert threading.active_count() <= before
+
+
 def test_runners_work_at_the_same_time() -> None:
     """Two jobs that need each other: one after the other, they would never end."""
     meeting = threading.Barrier(2, timeout=20)

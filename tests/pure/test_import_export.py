@@ -64,6 +64,16 @@ def test_import_says_what_became_of_every_node(
     assert report["steps_elsewhere_in_float32"] == 0 and report["notes"] == []
 
 
+def test_what_a_quantized_file_says_itself_is_not_asked(
+    tmp_path: Path, onnx_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in ("--input-shape=4x4x2", "--model=lenet", "--classes=3", "--output=x"):
+        assert cli.run(["import", str(onnx_file), "--out", str(tmp_path / "out"), option]) == 2
+        said = capsys.readouterr().err
+        assert option.partition("=")[0] in said and "says that itself" in said
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_import_that_ends_while_another_reads_its_file_is_kept(
     tmp_path: Path, onnx_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

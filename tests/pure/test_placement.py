@@ -213,6 +213,21 @@ def test_the_verb_writes_design_folders(tmp_path: Path, capsys: pytest.CaptureFi
             open_split(out)
 
 
+def test_a_part_replaces_nothing_without_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_graph(network_with(), tmp_path / "net.bwg")
+    mine = tmp_path / "out" / "part-2-accelerator"
+    mine.mkdir(parents=True)
+    (mine / "levels.npz").write_text("mine")
+    call = ["split", str(tmp_path / "net.bwg"), "--out", str(tmp_path / "out"), "--most", "2"]
+    assert entry.run(call) == 8
+    assert "exists already: holds levels.npz" in capsys.readouterr().err
+    assert [path.name for path in mine.iterdir()] == ["levels.npz"]
+    assert entry.run([*call, "--force"]) == 0
+    assert entry.run(call) == 8 and entry.run([*call, "--force"]) == 0
+
+
 def test_levels_between_the_parts_are_those_of_the_data(tmp_path: Path) -> None:
     graph = network_with()
     feeds = random_feeds(graph, 3, np.random.default_rng(2))

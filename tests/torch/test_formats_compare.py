@@ -150,6 +150,13 @@ def test_rows_depend_on_the_code_of_the_network_and_of_what_the_user_names(
     assert key("naive") == before[0] and key("calibrate+method_of_a_test:mine") != before[1]
     file.write_text(f"{text} 2 * super().forward(x.flatten(1))\n")  # the same words in a print
     assert key("naive") != before[0]
+    before = [key("naive")]
+    model.eval()
+    model.factor = 2  # what a layer computes by, and does not show
+    assert key("naive") != before[0] and key("naive") == key("naive")
+    before = [key("naive")]
+    model.options = {"by": [1, 2.5]}
+    assert key("naive") != before[0]
     del sys.modules["net_of_a_test"]
     ours = model_code(build_model("resnet20", 10, (32, 32, 3)))
     assert ours.keys() >= {"bitwright.models.resnet"} and all(ours.values())

@@ -103,7 +103,15 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
     )
 
     output = Output(json)
+    of_float = {
+        "--weights": weights,
+        "--model": model,
+        "--classes": classes,
+        "--input-shape": input_shape,
+        "--output": output_layer,
+    }
     if file.suffix.lower() == PACKED:
+        _refuse_float(file, of_float)
         _show_graph(output, file, out, import_packed(file, out, force=force))
         return
     if is_model_file(file):
@@ -121,6 +129,7 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
         )
         _show_float(output, file, out, report)
         return
+    _refuse_float(file, of_float)
     with output.progress() as progress:
         report = import_graph(
             file,
@@ -135,6 +144,21 @@ def import_(  # noqa: PLR0913, PLR0917 - one option each
             progress=progress,
         )
     _show_graph(output, file, out, report)
+
+
+def _refuse_float(file: Path, given: dict[str, Any]) -> None:
+    """A quantized network's file says all of it.
+
+    Raises:
+        RecipeError: an option says something that only a float network leaves open.
+    """
+    named = [option for option, value in given.items() if value is not None]
+    if named:
+        raise RecipeError(
+            f"{file.name} is a quantized network, whose file says that itself",
+            where=", ".join(named),
+            hint="leave it out",
+        )
 
 
 def _refuse_hardware(file: Path, given: dict[str, Any]) -> None:

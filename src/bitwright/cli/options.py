@@ -79,7 +79,12 @@ Classes = Annotated[
         help="How many classes there are; of a model by name 10 by default.",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of the choice of calibration images.")]
+Seed = Annotated[
+    int,
+    typer.Option(
+        "--seed", min=0, max=(1 << 32) - 1, help="Seed of the choice of calibration images."
+    ),
+]
 OutFolder = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="CPU threads of each; default cores/workers.")

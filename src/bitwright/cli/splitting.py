@@ -41,7 +41,13 @@ def split(
     """Split a network: what the accelerator takes as design folders, the rest for the host."""
     from bitwright.base.claims import claimed
     from bitwright.pipeline.designs.folder import DesignSettings, changed
-    from bitwright.pipeline.designs.split import PARTS, frames_kept, placement_for, write_split
+    from bitwright.pipeline.designs.split import (
+        PARTS,
+        frames_kept,
+        part_folders,
+        placement_for,
+        write_split,
+    )
     from bitwright.pipeline.export_network import read_graph
     from bitwright.pipeline.run_files import is_run
 
@@ -56,7 +62,8 @@ def split(
         graph, feeds = read_graph(network)
         found = placement_for(graph, settings.hardware, most)
         stranger = None if is_run(network) else str(network)
-        paths = write_split(found, settings, out, feeds, stranger=stranger)
+        with claimed(*part_folders(found, out).values(), force=force):
+            paths = write_split(found, settings, out, feeds, stranger=stranger)
         there = len(next(iter(feeds.values()))) if feeds else 0
         kept = frames_kept(graph, feeds, stranger) if feeds else 0
     value = {

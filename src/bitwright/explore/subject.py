@@ -127,6 +127,25 @@ def model_code(model: nn.Module) -> dict[str, str]:
     return found
 
 
+def plain_settings(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """What layers keep besides tensors and layers, by their paths: numbers, words, lists of them;
+    a layer computes by them, and need not show them when it is printed.
+    """
+    return {
+        path: kept
+        for path, part in model.named_modules()
+        if (kept := {k: v for k, v in sorted(vars(part).items()) if k != "training" and _plain(v)})
+    }
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    if isinstance(value, dict):
+        return bool(value) and all(isinstance(k, str) for k in value) and _plain([*value.values()])
+    return value is None or isinstance(value, bool | int | float | str)
+
+
 def find_subject(
     name: str,
     *,

@@ -190,11 +190,25 @@ def _runners(
     runners: list[Runner[J, R]] = []
     try:
         for index, make in enumerate(makers):
-            runners.append(Runner(make(), f"runner {index}"))
+            with _room_for_threads(len(makers)):
+                runners.append(Runner(make(), f"runner {index}"))
         yield runners
     finally:
         for runner in runners:
             runner.close()
+
+
+@contextmanager
+def _room_for_threads(count: int) -> Iterator[None]:
+    """Inside, what the system says where it has no more threads becomes an error of the user's."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "start new thread" not in str(error):
+            raise
+        raise RunError(
+            f"the system has no room for {count} threads", where="threads", hint="use fewer"
+        ) from error
 
 
 class _Team(Generic[J, R]):
@@ -222,8 +236,13 @@ class _Team(Generic[J, R]):
             for k in range(len(self._runners))
         ]
         start = time.perf_counter()
-        for thread in threads:
-            thread.start()
+        try:
+            with _room_for_threads(len(threads)):
+                for thread in threads:
+                    thread.start()
+        except RunError:
+            self._failed.set()  # those that run end
+            raise
         for thread in threads:
             thread.join()
         seconds = time.perf_counter() - start

@@ -65,6 +65,12 @@ def _on_engine(config: EngineConfig) -> Accept:
     return partial(network_of, config=config)
 
 
+def part_folders(placement: Placement, folder: Path) -> dict[str, Path]:
+    """Where `write_split` writes each part, by its name."""
+    names = [f"part-{number}-{part.place}" for number, part in enumerate(placement.parts)]
+    return {name: folder / name for name in names}
+
+
 def write_split(
     placement: Placement,
     settings: DesignSettings,
@@ -92,10 +98,9 @@ def write_split(
     if feeds:
         size = frames_kept(graph, feeds, stranger)
         values = {edge: levels[:size] for edge, levels in feeds.items()}
-    names = [f"part-{number}-{part.place}" for number, part in enumerate(placement.parts)]
-    paths = {name: folder / name for name in names}
+    paths = part_folders(placement, folder)
     check_no_links(*paths.values())
-    for name, part in zip(names, placement.parts, strict=True):
+    for name, part in zip(paths, placement.parts, strict=True):
         known = {edge: values[edge] for edge in part.graph.inputs if edge in values}
         if part in placement.accelerated:
             # A design folder keeps the levels of one input; of several it is proven on random ones.
