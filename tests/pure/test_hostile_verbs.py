@@ -56,10 +56,10 @@ PIXELS = 28 * 28
 
 @pytest.fixture(autouse=True)
 def quick() -> Iterator[None]:
-    """None of what follows takes seconds where nothing is wrong."""
+    """None of what follows takes minutes, as it did; on the slowest machine seen, 10 seconds."""
     begin = time.process_time()
     yield
-    assert time.process_time() - begin < 8
+    assert time.process_time() - begin < 30
 
 
 # --- data with boxes -----------------------------------------------------------------------------

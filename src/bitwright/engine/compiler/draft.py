@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,6 +207,14 @@ def _diagonal(
     return found.reshape(1, len(levels), config.outputs, -1)
 
 
+@lru_cache(maxsize=16)
+def _unchanged(config: EngineConfig, half: int, halves: int) -> NDArray[np.int8]:
+    """`_diagonal` that leaves each lane as it is; many layers have this one."""
+    found = _diagonal(np.ones((1, 1), np.int64), config, half, halves)
+    found.setflags(write=False)
+    return found
+
+
 def lanewise(
     node: Node, sources: tuple[Value, ...], config: EngineConfig, levels: IntArray | None = None
 ) -> list[Part]:
@@ -219,9 +228,11 @@ def lanewise(
     for half in range(halves):
         for plane in range(sources[0].planes):
             group = plane * halves + half
-            rows = np.ones((1, 1), np.int64) if levels is None else levels[group]
-            order = WeightOrder.SINGLE if levels is None else WeightOrder.SEQUENTIAL
-            weights = _diagonal(rows, config, half, halves)
+            if levels is None:
+                order, weights = WeightOrder.SINGLE, _unchanged(config, half, halves)
+            else:
+                order = WeightOrder.SEQUENTIAL
+                weights = _diagonal(levels[group], config, half, halves)
             signs = signs_of(tuple(source.signs[plane] for source in sources), node)
             parts.append(Part(group, 1, plane, 0, len(sources), weights, order, signs))
     return parts
