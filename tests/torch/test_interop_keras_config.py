@@ -11,8 +11,9 @@ import pytest
 
 from bitwright.base.errors import BitwrightError, ModelError
 from bitwright.interop import ops
+from bitwright.interop.keras.config import nodes_of
 from bitwright.interop.keras.files import KerasFile, KerasLayer, KerasNode
-from bitwright.interop.keras.layers import build, nodes_of
+from bitwright.interop.keras.layers import build
 from bitwright.interop.keras.read import load_keras
 
 h5py = pytest.importorskip("h5py")

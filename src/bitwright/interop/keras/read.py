@@ -11,8 +11,9 @@ from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError
 from bitwright.interop import ops
 from bitwright.interop.keras.arrays import flat_orders, from_keras, keras_name, order_of
+from bitwright.interop.keras.config import nodes_of
 from bitwright.interop.keras.files import KerasFile, KerasLayer, read_keras
-from bitwright.interop.keras.layers import build, nodes_of
+from bitwright.interop.keras.layers import build
 from bitwright.interop.network import InputConvention, Layer, Network, located_in
 from bitwright.interop.network_json import convention_of
 from bitwright.interop.network_passes import merge_pads, prune
