@@ -26,6 +26,17 @@ def _copied(tmp_path: Path) -> Path:
     return path
 
 
+def _changed(tmp_path: Path, change: dict[str, object]) -> Path:
+    """The file with other fields of its layer ``fl``."""
+    path = _copied(tmp_path)
+    with h5py.File(path, "r+") as file:
+        config = json.loads(file.attrs["model_config"])
+        layer = next(x for x in config["config"]["layers"] if x["name"] == "fl")
+        layer.update(change)
+        file.attrs["model_config"] = json.dumps(config)
+    return path
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -65,12 +76,7 @@ def _copied(tmp_path: Path) -> Path:
 def test_configurations_that_are_not_understood(
     change: dict[str, object], words: str, tmp_path: Path
 ) -> None:
-    path = _copied(tmp_path)
-    with h5py.File(path, "r+") as file:
-        config = json.loads(file.attrs["model_config"])
-        layer = next(x for x in config["config"]["layers"] if x["name"] == "fl")
-        layer.update(change)
-        file.attrs["model_config"] = json.dumps(config)
+    path = _changed(tmp_path, change)
     with pytest.raises(BitwrightError, match=words):
         load_keras(path)
 
@@ -186,12 +192,7 @@ def test_what_keras_writes_of_its_own_is_taken(tmp_path: Path) -> None:
             },
         )
     ):
-        path = _copied(tmp_path)
-        with h5py.File(path, "r+") as file:
-            config = json.loads(file.attrs["model_config"])
-            layer = next(x for x in config["config"]["layers"] if x["name"] == "fl")
-            layer.update(change)
-            file.attrs["model_config"] = json.dumps(config)
+        path = _changed(tmp_path, change)
         assert load_keras(path).layers, number
 
 
