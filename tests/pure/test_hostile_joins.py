@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.memory_peak import peak
+from tests.pace import within
 
 from bitwright.base.errors import DataError, GraphError, ModelError
 from bitwright.formats import parse_format
@@ -45,9 +45,8 @@ POOL = {"kernel": (1, 1), "stride": (1, 1)}
 @pytest.fixture(autouse=True)
 def quick() -> Iterator[None]:
     """None of what follows takes seconds where nothing is wrong."""
-    begin = time.process_time()
-    yield
-    assert time.process_time() - begin < 8
+    with within(8):
+        yield
 
 
 def started(channels: int = 1, kind: str = "uint4") -> tuple[GraphBuilder, str]:

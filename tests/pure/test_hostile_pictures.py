@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.hostile_pictures import far_facts, many_scans, many_strips, wide_tile
+from tests.pace import within
 
 from bitwright.base import archives, memory
 from bitwright.base.errors import DataError
@@ -178,10 +179,9 @@ def test_a_packed_picture_is_not_unpacked_for_each_of_its_facts(tmp_path: Path) 
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/0.tif", far_facts(500, 1 << 23))
-    start = time.process_time()
-    with peeked(list_images(path)) as peek, peek("a/0.tif") as stream:
-        assert read_header(stream, "0.tif").numbers == 64
-    assert time.process_time() - start < 3
+    with within(3):
+        with peeked(list_images(path)) as peek, peek("a/0.tif") as stream:
+            assert read_header(stream, "0.tif").numbers == 64
 
 
 def test_images_of_one_name_have_one_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO, TypeVar
 
 from bitwright.base.errors import DataError, RunError
-from bitwright.base.folders import entries_below
+from bitwright.base.folders import entries_below, make_folder
 from bitwright.base.names import visible
 from bitwright.base.regular import kind_of, open_regular
 
@@ -60,15 +60,14 @@ def atomic_write(path: Path, body: bytes | str) -> None:
         OSError: the disk is full or the folder is not writable; it names the file. The old one is
             untouched, unless the disk fails after the new one has taken its name.
     """
-    data = body.encode() if isinstance(body, str) else body
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     start = os.fsencode(path.name)[:_NAME_BYTES].decode(errors="ignore")  # no half characters
     temporary = path.with_name(f".{start}.{secrets.token_hex(6)}")
     try:
         # Not mkstemp, whose files are the owner's alone: the kernel takes off what umask says, and
         # to ask for that, it must be changed for a moment, for all threads.
         with open(temporary, "xb", opener=_opener) as file:
-            file.write(data)
+            file.write(body.encode() if isinstance(body, str) else body)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -77,14 +76,15 @@ def atomic_write(path: Path, body: bytes | str) -> None:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):  # the kernel names no file that is open, or the one beside
             error.filename, error.filename2 = str(path), None
+            if error.errno == errno.ENOENT:  # though its folder is there: /proc, say
+                error.errno, error.strerror = errno.EROFS, "no file can be made here"
         raise
 
 
 def check_free(
     path: Path, *, force: bool = False, what: str = "", but: Container[str] = ()
 ) -> None:
-    """Refuse to write where something is already, unless it may be replaced. An empty folder is
-    nothing.
+    """Refuse to write where something is, unless it may be replaced; an empty folder is nothing.
 
     Args:
         force: replace it, as the option of that name says.
@@ -402,7 +402,7 @@ def cache_root() -> Path:
 def cache_dir(kind: str) -> Path:
     """The part of the user's cache folder for one kind of thing, made if need be."""
     folder = cache_root() / kind
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     return folder
 
 

@@ -5,11 +5,14 @@ is written; who may exchange them; taken away whole.
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bitwright.base.errors import RunError
@@ -19,10 +22,85 @@ from bitwright.base.errors import RunError
 DEEPEST = 64
 #: Names groups, with commas between, whose members may write into folders that one works in.
 TRUSTED_GROUPS = "BITWRIGHT_TRUSTED_GROUPS"
+_NAME = 40  #: letters of a folder's name in that of the one beside it
 #: Links that a path leads over, as Linux follows.
 _MOST_LINKS = 40
 _LINK = "is a symbolic link, by which something would be written elsewhere"
 _LINK_HINT = "remove it, or put a folder or file of its own in its place"
+
+
+def make_folder(folder: Path, *, anew: bool = False) -> None:
+    """A folder with those on the way to it, where it is not there yet.
+
+    Args:
+        anew: nothing may be in its place.
+
+    Raises:
+        FileExistsError: something is.
+        OSError: it cannot be made; `EROFS` too, where a file system takes no folders (`/proc`).
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=not anew)
+    except FileNotFoundError:  # of a folder whose parents are there: as if it were our mistake
+        raise OSError(errno.EROFS, "no folder can be made here", str(folder)) from None
+
+
+@contextmanager
+def whole_folder(place: Path) -> Iterator[Path]:
+    """A folder to write into that takes the place of another, if all goes well, at once. Nobody
+    else can reach it meanwhile, whoever may write where it goes: what lies in it may be run, and
+    what is written by name goes nowhere else.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    make_folder(place.parent)
+    with tempfile.TemporaryDirectory(prefix="bitwright-") as own:
+        made = Path(own, "made")
+        made.mkdir()
+        yield made
+        beside = place.with_name(f".{place.name[:_NAME]}.{secrets.token_hex(6)}")
+        make_folder(beside, anew=True)
+        old = beside.with_name(beside.name + ".old")
+        try:
+            _copy_into(_opened(str(beside)), made)
+            if place.exists() or place.is_symlink():  # moved away first and then deleted
+                place.rename(old)
+            try:
+                beside.rename(place)
+            except OSError:
+                if os.path.lexists(old):
+                    old.rename(place)
+                raise
+        finally:
+            for left in (beside, old):
+                if left.is_symlink():
+                    left.unlink()
+                remove_folder(left)
+
+
+def _copy_into(handle: int, source: Path) -> None:
+    """Copy what lies in a folder into one that is open, which is closed; by that, not by its name,
+    under which there may be a link by now.
+    """
+    try:
+        for entry in source.iterdir():
+            if entry.is_dir():
+                os.mkdir(entry.name, dir_fd=handle)
+                _copy_into(_opened(entry.name, handle), entry)
+                continue
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with (
+                open(entry, "rb") as file,
+                open(os.open(entry.name, flags, 0o666, dir_fd=handle), "wb") as copy,
+            ):
+                shutil.copyfileobj(file, copy)
+    finally:
+        os.close(handle)
+
+
+def _opened(name: str, folder: int | None = None) -> int:
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
 
 
 def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:

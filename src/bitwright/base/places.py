@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bitwright.base.errors import DataError, RunError
 from bitwright.base.files import atomic_write, regular_bytes
-from bitwright.base.folders import check_owner
+from bitwright.base.folders import check_owner, make_folder
 from bitwright.base.noted import is_noted, note
 from bitwright.base.store import content_key
 
@@ -85,7 +85,7 @@ def claim(place: Path) -> None:
         _check_way(place, option)
     if not place.is_dir():
         _MADE.append(place.absolute())
-    place.mkdir(parents=True, exist_ok=True)
+    make_folder(place)
     if option is not None:  # now that all of it is there nobody else can put a folder there
         _check_way(place, option)
     mark = secrets.token_hex(_LETTERS // 2)
@@ -120,7 +120,7 @@ def _make(place: Path) -> None:
     why = "somebody makes and removes it all the time"
     for _ in range(_TRIES):
         try:
-            place.mkdir(parents=True)
+            make_folder(place, anew=True)
         except FileExistsError as error:
             if place.is_symlink() and not place.is_dir():
                 raise RunError(

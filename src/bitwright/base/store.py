@@ -47,7 +47,13 @@ from bitwright.base.files import (
     read_bytes,
     sha256_file,
 )
-from bitwright.base.folders import check_no_links, entries_below, others_above, remove_folder
+from bitwright.base.folders import (
+    check_no_links,
+    entries_below,
+    make_folder,
+    others_above,
+    remove_folder,
+)
 from bitwright.base.records import is_of
 from bitwright.base.regular import open_unlinked
 
@@ -107,7 +113,7 @@ class Entry:
             OSError: they cannot be written.
             ValueError: a name leads out of the entry.
         """
-        target.mkdir(parents=True, exist_ok=True)
+        make_folder(target)
         for name in self.files:
             source = _source(self.folder, name)
             (target / name).unlink(missing_ok=True)
@@ -461,7 +467,7 @@ def _copy(source: Path, target: Path, link: bool) -> None:
     the content comes, whether it can be run, and nothing else: neither he himself, who could change
     it later, nor the rights that he gave it.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     with open_unlinked(source) as content:
         found = os.fstat(content.fileno())
         own = found.st_uid == os.geteuid()

@@ -21,6 +21,7 @@ from bitwright.base.described import validated
 from bitwright.base.errors import RunError
 from bitwright.base.figures import Figure, Resources, Source
 from bitwright.base.files import atomic_write, regular_bytes
+from bitwright.base.folders import make_folder
 from bitwright.base.records import Baud, Mhz
 from bitwright.base.tools.process import Tick
 from bitwright.build.clocks import check_clock
@@ -186,7 +187,7 @@ def implement(
     use = options or ImplementOptions()
     clock = use.clock_mhz or target.default_clock_mhz
     check_clock(target, clock)
-    out_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(out_dir)
     work = _Work(design_dir, target, out_dir, use, clock, progress)
     if not target.places_and_routes:
         result = _synthesis_only(work)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bitwright.base.errors import TargetError, ToolError
 from bitwright.base.figures import Resources
+from bitwright.base.folders import make_folder
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import Tool, require, run_tool
@@ -123,7 +124,7 @@ def place_and_route(
         flags += _LARGE
     twice = large and _fills_columns(text, target)
     tool = require(tools.nextpnr)
-    out_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(out_dir)
     pins = options.constraints.read_bytes() if options.constraints else b""
     key = content_key(tool.identity, flags, pins, text, *_code(twice))
     store = Store()
@@ -193,7 +194,7 @@ def pack_bitstream(config: Path, target: Target, out_dir: Path, *, timeout: floa
     """
     tools = pnr_tools(target)
     tool = require(tools.packer)
-    out_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(out_dir)
     out = out_dir / tools.bitstream
     out.unlink(missing_ok=True)
     back = os.path.relpath(config.resolve(), out_dir.resolve())

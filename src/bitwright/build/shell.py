@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bitwright.base.errors import TargetError
 from bitwright.base.figures import RESOURCE_WORDS, Resources
+from bitwright.base.folders import make_folder
 from bitwright.build.pins import pin_file, pin_suffix
 from bitwright.build.plls import Clock, choose_clock, clock_instance, clock_module
 from bitwright.build.sdram import (
@@ -257,10 +258,10 @@ def describe(design: Design, clock_mhz: float, line: LineTiming) -> Description:
 def copy_sources(design_dir: Path, design: Design, out_dir: Path) -> list[str]:
     """Copy the design, the shell and the library modules it needs; the Verilog files."""
     for name in (*design.files, *design.memories):
-        (out_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        make_folder((out_dir / name).parent)
         shutil.copyfile(design_dir / name, out_dir / name)
     present = {Path(name).name for name in design.files}
-    (out_dir / "shell").mkdir(parents=True, exist_ok=True)
+    make_folder(out_dir / "shell")
     sources = [_SHELL / name for name in _SHELL_FILES]
     sources += [path for path in needed_files({"stream_fifo"}) if path.name not in present]
     for source in sources:

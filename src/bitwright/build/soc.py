@@ -16,6 +16,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitwright.base.folders import make_folder
 from bitwright.base.names import c_text
 from bitwright.build.shell import beyond_shell
 from bitwright.build.soc_engine import DEVICE_FILES, SocParts, beyond_soc_engine, engine_parts
@@ -110,7 +111,7 @@ def write_soc(design_dir: Path, folder: Path) -> SocDesign:
     if reason is not None:
         raise ValueError(reason)
     for name in (*design.files, *design.memories):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        make_folder((folder / name).parent)
         shutil.copyfile(design_dir / name, folder / name)
     digest = int(design_digest(design)[:8], 16)
     runs_programs = design.control is not None
@@ -118,7 +119,7 @@ def write_soc(design_dir: Path, folder: Path) -> SocDesign:
     present = {Path(name).name for name in design.files}
     sources = [_SOC / f"{name}.sv" for name in parts.modules]
     sources += [path for path in needed_files(set(parts.shared)) if path.name not in present]
-    (folder / "soc").mkdir(parents=True, exist_ok=True)
+    make_folder(folder / "soc")
     for source in sources:
         shutil.copyfile(source, folder / "soc" / source.name)
     top = f"{design.top}_soc"

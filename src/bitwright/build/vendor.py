@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from bitwright.base.errors import TargetError
+from bitwright.base.folders import make_folder
 from bitwright.build.target import Target
 from bitwright.sim.spec import Design, load_design
 
@@ -43,7 +44,7 @@ def write_vendor_project(
     shutil.rmtree(out_dir, ignore_errors=True)
     for name in ("design.json", *design.files, *design.memories):
         copy = out_dir / "design" / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(copy.parent)
         shutil.copyfile(design_dir / name, copy)
     script = out_dir / "run.tcl"
     script.write_text(_WRITERS[target.family](design, target, out_dir, 1000.0 / clock_mhz))

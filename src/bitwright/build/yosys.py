@@ -20,6 +20,7 @@ from typing import Any
 from bitwright.base.errors import ToolError
 from bitwright.base.figures import Resources
 from bitwright.base.files import parse_json
+from bitwright.base.folders import make_folder
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
 from bitwright.base.tools.finder import Tool, require, run_tool
@@ -111,7 +112,7 @@ def synthesise(
     """
     design = load_design(design_dir)
     tool = require("yosys")
-    out_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(out_dir)
     commands = synthesis_commands(design, target, options or SynthesisOptions())
     reads = read_commands(design)
     key = content_key(

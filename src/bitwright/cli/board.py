@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from bitwright.base.errors import MismatchError, RecipeError
+from bitwright.base.folders import make_folder
 from bitwright.cli.options import Json
 from bitwright.cli.output import Output
 
@@ -198,7 +199,7 @@ def serve(
             found = find_subject(subject)
             board, description, _ = simulated_board(found, stack, None, progress)
         if host is not None:
-            host.mkdir(parents=True, exist_ok=True)
+            make_folder(host)
             export_host(description, host)
         running = stack.enter_context(board.start(_faults(faults, seed)))
         told = {"port": running.port, "design": description.name, "digest": description.digest}

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write
+from bitwright.base.folders import make_folder
 from bitwright.data.detection import Floats
 
 #: SkyNet's anchors (width, height), in output pixels.
@@ -269,7 +270,7 @@ def write_contest_results(
         contest_xml(Path(name).name, box, size) for name, box in zip(names, pixels, strict=True)
     ]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for path, text in zip(paths, texts, strict=True):
             atomic_write(path, text.encode())
     except OSError as error:

@@ -24,6 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bitwright.base.errors import BitwrightError, RecipeError, RunError, ToolError
+from bitwright.base.folders import make_folder
 from bitwright.base.processors import available_threads
 from bitwright.base.tools.process import output_of
 from bitwright.base.tools.python import python, safe_children
@@ -153,7 +154,7 @@ def _marked(jobs: Sequence[Job]) -> Iterator[Place]:
     root = Path(os.path.commonpath([job.folder.absolute().parent for job in jobs]))
     place = Place(str(root), secrets.token_hex(8))
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root)
         place.mark.touch()
     except OSError as error:
         raise RunError(f"cannot be written: {error.strerror}", where=str(root)) from error

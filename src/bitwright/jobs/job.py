@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.files import atomic_write, parse_json, regular_bytes
-from bitwright.base.folders import check_no_links, check_owner
+from bitwright.base.folders import check_no_links, check_owner, make_folder
 from bitwright.base.records import is_of
 
 SCHEMA = 1
@@ -110,7 +110,7 @@ class Job:
             for place in (self.folder.parent, self.folder):
                 if place.exists():
                     check_owner(place)
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             check_no_links(self.folder.parent, self.folder, below=True)
             for name in (RESULT, FAILURE):
                 (self.folder / name).unlink(missing_ok=True)

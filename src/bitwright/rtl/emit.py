@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bitwright.base.errors import MismatchError
+from bitwright.base.folders import whole_folder
 from bitwright.base.version import __version__
 from bitwright.hw.blocks import Block, Depthwise, Fifo, Instance, MatVec
 from bitwright.hw.dataflow import analyse
@@ -18,7 +19,7 @@ from bitwright.ir import Graph
 from bitwright.rtl import module_files, needed_modules
 from bitwright.rtl.emit_memory import MODULES
 from bitwright.rtl.emit_top import FRAME_ERROR, Top, make_top, top_text
-from bitwright.rtl.text import whole_folder, write_source
+from bitwright.rtl.text import write_source
 
 
 def emit(graph: Graph, out_dir: Path) -> Path:

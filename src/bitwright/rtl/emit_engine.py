@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from bitwright.base.errors import TargetError
+from bitwright.base.folders import whole_folder
 from bitwright.base.version import __version__
 from bitwright.engine.config import EngineConfig
 from bitwright.engine.sdram import ULX3S, SdramChip
 from bitwright.hw.weight_image import BASE, PORT
 from bitwright.rtl import module_files, needed_modules
-from bitwright.rtl.text import whole_folder
 
 TOP = "engine"
 BOARD_TOP = "engine_board"

@@ -10,12 +10,13 @@ from typing import Any
 
 from bitwright.base.errors import GraphError
 from bitwright.base.files import atomic_write
+from bitwright.base.folders import make_folder, whole_folder
 from bitwright.base.version import __version__
 from bitwright.hw.names import identifier
 from bitwright.hw.partition import Partition
 from bitwright.rtl.emit import emit
 from bitwright.rtl.emit_top import FRAME_ERROR
-from bitwright.rtl.text import axis_ports, instance_lines, listed, whole_folder, write_source
+from bitwright.rtl.text import axis_ports, instance_lines, listed, write_source
 
 PARTITION = "partition.json"
 CHAIN = "chain"
@@ -107,7 +108,7 @@ def _copy(source: Path, target: Path) -> None:
     data = source.read_bytes()
     if target.exists() and target.read_bytes() != data:
         raise GraphError("two parts have different files of this name", where=str(source))
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     target.write_bytes(data)
 
 

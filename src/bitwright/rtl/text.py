@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every generated source is written with: instances, stream ports, whole folders."""
+"""What every generated source is written with: instances, stream ports."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -45,26 +42,3 @@ def axis_ports(name: str, width: int, *, output: bool) -> list[str]:
 def write_source(path: Path, text: str) -> None:
     """Write a generated source. Only comments can hold what is not ASCII: there it is escaped."""
     path.write_bytes(text.encode("ascii", "backslashreplace"))
-
-
-@contextmanager
-def whole_folder(out_dir: Path) -> Iterator[Path]:
-    """A folder to write into that takes the place of `out_dir` if all goes well.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    out_dir.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.", dir=out_dir.parent))
-    try:
-        folder.chmod(0o755)
-        yield folder
-        if out_dir.exists():  # moved away first and then deleted
-            old = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.old.", dir=out_dir.parent))
-            out_dir.replace(old / "old")
-            folder.replace(out_dir)
-            shutil.rmtree(old)
-        else:
-            folder.replace(out_dir)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

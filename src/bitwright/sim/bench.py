@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from bitwright.base.folders import make_folder
 from bitwright.rtl import module_files, needed_modules
 from bitwright.sim.beats import StreamSpec
 
@@ -34,14 +35,14 @@ def write_module_bench(
         The folder, for :meth:`bitwright.sim.Simulator.build`.
     """
     library = folder / "lib"
-    library.mkdir(parents=True, exist_ok=True)
+    make_folder(library)
     sources = module_files()
     files = [f"lib/{name}.sv" for name in needed_modules({module})]
     for name in files:
         shutil.copy(sources[Path(name).stem], folder / name)
     for name, text in (memories or {}).items():
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         path.write_text(text)
     table = {
         "top": module,

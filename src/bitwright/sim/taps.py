@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import GraphError, MismatchError
+from bitwright.base.folders import make_folder
 from bitwright.sim.beats import Levels, StreamSpec, pack, unpack
 from bitwright.sim.simulator import RunLimits, Simulator
 from bitwright.sim.spec import load_design
@@ -103,7 +104,7 @@ def run_tapped(
     with tempfile.TemporaryDirectory(prefix="bitwright-taps-") as scratch:
         folder = Path(scratch) / "design"
         for name in ("design.json", *design.named):  # whatever else a folder holds
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            make_folder((folder / name).parent)
             shutil.copyfile(design_dir / name, folder / name)
         _insert(folder, taps)
         simulator = Simulator.build(folder, assertions=False)

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitwright.base.errors import ToolError
+from bitwright.base.folders import make_folder
 from bitwright.base.tools.python import SAFE_PATH
 
 Tick = Callable[[float], None]
@@ -100,7 +101,7 @@ def run_process(
         KeyboardInterrupt: passed on after the process group has been ended.
     """
     shown = name or Path(argv[0]).name
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(log.parent)
     start = time.monotonic()
     with log.open("wb") as output:
         try:

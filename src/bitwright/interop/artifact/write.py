@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bitwright.base.errors import GraphError, MismatchError, RunError, ToolError
+from bitwright.base.folders import whole_folder
 from bitwright.base.memory import room_for
 from bitwright.base.tools.python import python
 from bitwright.interop.artifact.network_h import arena, network_h
@@ -94,16 +94,10 @@ def export_artifact(
     frames = frames_within(graph, frames, most, "artifact", edges=True)
     given = random_feeds(graph, frames, np.random.default_rng(seed)) if feeds is None else feeds
     levels = graph.run(given, edges=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as temporary:
-        folder = Path(temporary) / path.name
-        folder.mkdir(mode=0o755)
+    with whole_folder(path) as folder:  # nobody else can exchange there what is run
         manifest = _write(graph, levels, folder)
         values = _replayed(folder, levels)
-        if path.exists():
-            path.rename(Path(temporary) / "old")
-        folder.rename(path)
-    sizes = {entry.name: entry.stat().st_size for entry in sorted(path.iterdir())}
+        sizes = {entry.name: entry.stat().st_size for entry in sorted(folder.iterdir())}
     count = sum(int(v.size) for node in graph for v in node.params.values())
     return ArtifactReport(
         path, sizes, count, 4 * int(manifest["arena_words"]), int(manifest["frames"]), values

@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError, model_validator
 from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, RecipeError, RunError
 from bitwright.base.files import MOST_TEXT, atomic_write, exclusive, parse_json, read_text
-from bitwright.base.folders import check_owner, own_file, remove_folder
+from bitwright.base.folders import check_owner, make_folder, own_file, remove_folder
 from bitwright.base.made import is_own, remember
 from bitwright.base.memory import LARGE, is_chosen, shown
 from bitwright.base.version import __version__
@@ -152,7 +152,7 @@ class Design:
 
     def save(self) -> None:
         """Write the folder: graph, settings, levels."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         save_graph(self.graph, self.folder / GRAPH)
         self.save_settings()
         remember_named(self.settings.files)

@@ -18,6 +18,7 @@ from pydantic import Field
 from bitwright.base.described import Strict, read_described
 from bitwright.base.errors import DataError, ModelError
 from bitwright.base.files import atomic_write
+from bitwright.base.folders import make_folder
 from bitwright.papers.fpga_training.fpgpt.cycles import cycles
 from bitwright.papers.fpga_training.fpgpt.kernel import (
     SIZES,
@@ -111,7 +112,7 @@ class Library:
         Raises:
             DataError: a file cannot be written.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for old in folder.glob("kernel-*.toml"):
             if _SAVED.fullmatch(old.name):
                 old.unlink()

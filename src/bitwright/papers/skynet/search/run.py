@@ -9,6 +9,7 @@ from typing import Any
 
 from bitwright.base.errors import TargetError
 from bitwright.base.files import atomic_write
+from bitwright.base.folders import make_folder
 from bitwright.base.progress import Progress, no_progress
 from bitwright.papers.skynet.search.candidate import sketch
 from bitwright.papers.skynet.search.measure import Bench, recipe_for
@@ -146,7 +147,7 @@ def _write(
     sketches: tuple[Trial, ...],
     chosen: Trial | None,
 ) -> dict[str, Path]:
-    request.out.mkdir(parents=True, exist_ok=True)
+    make_folder(request.out)
     sections = [_section("Candidates", trials)]
     if sketches:
         sections.append(_section("Kinds of bundles", sketches))
