@@ -95,6 +95,21 @@ def test_nobody_else_enters_the_folder_of_a_cluster() -> None:
     assert {"raylet", "plasma_store"} <= sockets
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("ray")
+def test_no_other_machine_reaches_a_cluster() -> None:
+    """Its servers end at one request that they do not expect, before they ask for the password."""
+    psutil = pytest.importorskip("psutil")
+    ports = [
+        found.laddr
+        for process in psutil.Process().children(recursive=True)
+        for found in process.net_connections("inet")
+        if found.status == psutil.CONN_LISTEN
+    ]
+    assert len(ports) > 2
+    assert {port.ip for port in ports} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
 def test_the_folder_of_a_cluster_has_a_short_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

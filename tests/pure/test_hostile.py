@@ -21,7 +21,8 @@ from tests.pace import within
 from bitwright.base import store
 from bitwright.base.archives import opened_zip, read_tar
 from bitwright.base.errors import DataError, GraphError, RecipeError, RunError, TargetError
-from bitwright.base.files import atomic_write, exclusive, parse_toml, read_bytes
+from bitwright.base.files import atomic_write, parse_toml, read_bytes
+from bitwright.base.locks import exclusive
 from bitwright.base.store import Store
 from bitwright.build import target
 from bitwright.cli.entry import run

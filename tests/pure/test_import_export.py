@@ -17,7 +17,7 @@ from tests.onnx_models import File
 import bitwright
 from bitwright.base.claims import claimed
 from bitwright.base.errors import RunError
-from bitwright.base.files import exclusive
+from bitwright.base.locks import exclusive
 from bitwright.cli import entry as cli
 from bitwright.interop.onnx.reader import Imported, load
 from bitwright.ir import INTEGER, load_graph

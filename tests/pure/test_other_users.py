@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from bitwright.base.errors import DataError, RunError
-from bitwright.base.files import exclusive
 from bitwright.base.folders import TRUSTED_GROUPS, check_owner
+from bitwright.base.locks import exclusive
 from bitwright.base.places import claim, default_place, kept_place
 from bitwright.base.source import _Kept
 from bitwright.base.store import Store
@@ -245,6 +245,22 @@ def test_why_no_folder_can_be_made_is_said(tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises((DataError, RunError), match=words), kept_place(place):
             pass
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o600), (0o002, 0o660), (0o077, 0o600)])
+def test_who_may_not_write_a_lock_may_not_hold_it(mask: int, mode: int, tmp_path: Path) -> None:
+    """Whoever may read a file may lock it: other users stopped a run by its lock."""
+    made, old = tmp_path / "a", tmp_path / "b"
+    before = os.umask(mask)
+    try:
+        old.write_text("")  # as it was made before
+        for lock in (made, old):
+            with exclusive(lock):
+                assert lock.stat().st_mode & 0o777 == mode
+            with exclusive(lock):  # again
+                pass
+    finally:
+        os.umask(before)
 
 
 def test_what_a_lock_says_of_its_holder_is_short(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 import bitwright
 from bitwright.base.errors import RunError
-from bitwright.base.files import exclusive
+from bitwright.base.locks import exclusive
 from bitwright.base.store import content_key
 from bitwright.pipeline.context import StepContext
 from bitwright.pipeline.run import Outcome, open_run
@@ -157,7 +157,7 @@ def test_of_two_at_the_same_time_one_waits(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from bitwright.base.files import exclusive
+from bitwright.base.locks import exclusive
 from bitwright.base.store import content_key
 with exclusive(Path(sys.argv[1])):
     print("held", flush=True)

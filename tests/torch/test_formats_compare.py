@@ -17,8 +17,9 @@ from bitwright.data import load_dataset
 from bitwright.explore import compare
 from bitwright.explore import subject as subjects
 from bitwright.explore.compare import CompareRequest, run_compare
+from bitwright.explore.fingerprint import model_code
 from bitwright.explore.model_sizes import model_size
-from bitwright.explore.subject import Subject, model_code
+from bitwright.explore.subject import Subject
 from bitwright.explore.variants import METHODS, Variant
 from bitwright.models import build_model
 from bitwright.pipeline.recipe import load_recipe

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from tests.pace import within
 
 from bitwright.base.errors import BitwrightError, ModelError
 from bitwright.interop.onnx.float_network import load_float_onnx
-from bitwright.interop.onnx.reader.model import files_beside
+from bitwright.interop.onnx.reader.beside import _joined, digest_beside
+from bitwright.interop.onnx.reader.model import Data
 from bitwright.models import ModelSpec
 from bitwright.pipeline.steps.facts import model_version
 
@@ -88,7 +90,6 @@ def test_a_model_is_another_when_numbers_beside_its_file_are(tmp_path: Path) -> 
     onnx.save_model(
         onnx.load(path), path, save_as_external_data=True, location="net.data", size_threshold=0
     )
-    assert files_beside(path) == (tmp_path / "net.data",)
     before, held = model_version(spec, ()), (tmp_path / "net.data").read_bytes()
     (tmp_path / "net.data").write_bytes(held[:-1] + b"\x00")
     assert len({alone, before, model_version(spec, ())}) == 3
@@ -102,4 +103,24 @@ def test_a_model_is_another_when_numbers_beside_its_file_are(tmp_path: Path) -> 
         onnx.load(other), other, save_as_external_data=True, location="other.data",
         size_threshold=0, convert_attribute=True,
     )  # fmt: skip
-    assert files_beside(other) == (tmp_path / "other.data",)
+    before = digest_beside(other)
+    body = (tmp_path / "other.data").read_bytes()
+    (tmp_path / "other.data").write_bytes(body[:-1] + b"\x01")
+    assert before and digest_beside(other) not in ("", before)
+
+
+def test_only_what_a_model_shows_of_the_files_beside_it_is_read(tmp_path: Path) -> None:
+    """A file of 300 GiB of nothing, a kilobyte of an archive, was read whole."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    path = _saved(tmp_path / "net.onnx", [node], w=np.ones((2, 1, 3, 3), np.float32))
+    onnx.save_model(
+        onnx.load(path), path, save_as_external_data=True, location="net.data", size_threshold=0
+    )
+    before = model_version(ModelSpec(name=str(path)), ())
+    os.truncate(tmp_path / "net.data", 300 << 30)
+    assert model_version(ModelSpec(name=str(path)), ()) == before
+    pieces = [("a", 0, 4), ("b", 10, 10), ("a", 2, 4), ("b", 40, 2), ("a", 6, 1), ("b", 12, 3)]
+    joined = _joined(Data(Path(name), *place) for name, *place in pieces)
+    assert [(str(file), *place) for file, *place in joined] == [
+        ("a", 0, 7), ("b", 10, 10), ("b", 40, 2)
+    ]  # fmt: skip

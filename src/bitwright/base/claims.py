@@ -10,7 +10,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bitwright.base.errors import RunError
-from bitwright.base.files import cache_dir, check_free, exclusive
+from bitwright.base.files import cache_dir, check_free
+from bitwright.base.locks import exclusive
 
 
 @contextmanager

@@ -39,7 +39,6 @@ from pydantic import TypeAdapter
 from bitwright.base.errors import DataError, RunError
 from bitwright.base.files import (
     cache_root,
-    exclusive,
     file_inside,
     flush,
     flush_entries,
@@ -54,6 +53,7 @@ from bitwright.base.folders import (
     others_above,
     remove_folder,
 )
+from bitwright.base.locks import exclusive
 from bitwright.base.records import is_of
 from bitwright.base.regular import open_unlinked
 

@@ -224,7 +224,7 @@ def _check(request: CompareRequest) -> None:
 
 def _common_key(request: CompareRequest, subject: Subject, count: int) -> str:
     """Hash of everything that all rows depend on."""
-    from bitwright.explore.subject import model_code, plain_settings
+    from bitwright.explore.fingerprint import model_code, settings_digest
 
     weights = [
         content_key(name, tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -233,7 +233,7 @@ def _common_key(request: CompareRequest, subject: Subject, count: int) -> str:
     shown = [subject.train.take(range(count)), subject.test, subject.benchmark]
     images = [data.digest() for data in shown if data is not None]
     asked = [count, request.limit, request.seed, dict(subject.quant), subject.measured_by]
-    network = [str(subject.model), model_code(subject.model), plain_settings(subject.model)]
+    network = [str(subject.model), model_code(subject.model), settings_digest(subject.model)]
     return content_key(code_key(*_MAKES), network, weights, images, asked)
 
 

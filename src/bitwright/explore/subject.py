@@ -7,7 +7,6 @@ name of the zoo or ``package.module:factory`` with ``--weights``; both with ``--
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from bitwright.base.errors import DataError, RecipeError
 from bitwright.base.folders import own_file
 from bitwright.base.plugins import load_attribute, load_plugin, own_code, plugged
-from bitwright.base.source import module_key
 from bitwright.base.store import content_key
 from bitwright.base.trust import importable, is_plugin, module_folders
 from bitwright.data import Dataset, load_dataset
@@ -113,37 +111,6 @@ class Subject:
             return {f"test {found.kind}": found.accuracy.value}
         error = {} if found.accuracy.error is None else {"standard error": found.accuracy.error}
         return {found.kind: found.accuracy.value, **error}
-
-
-def model_code(model: nn.Module) -> dict[str, str]:
-    """Hashes of the code that computes a model, by the modules of its layers' classes."""
-    names = {type(part).__module__ for part in model.modules()}
-    found = {}
-    for name in sorted(name for name in names if name.partition(".")[0] != "torch"):
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is not None:
-            depth = name.count(".") + (Path(file).stem == "__init__")
-            found[name] = module_key(name, (Path(file).resolve().parents[depth],))
-    return found
-
-
-def plain_settings(model: nn.Module) -> dict[str, dict[str, Any]]:
-    """What layers keep besides tensors and layers, by their paths: numbers, words, lists of them;
-    a layer computes by them, and need not show them when it is printed.
-    """
-    return {
-        path: kept
-        for path, part in model.named_modules()
-        if (kept := {k: v for k, v in sorted(vars(part).items()) if k != "training" and _plain(v)})
-    }
-
-
-def _plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_plain, value))
-    if isinstance(value, dict):
-        return bool(value) and all(isinstance(k, str) for k in value) and _plain([*value.values()])
-    return value is None or isinstance(value, bool | int | float | str)
 
 
 def find_subject(

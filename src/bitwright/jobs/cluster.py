@@ -48,8 +48,13 @@ _SETTINGS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
-# Ray listens on all interfaces and runs what it is sent: a cluster of our own asks for a password.
-_PASSWORD = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+# Ray listens on all interfaces and runs what it is sent: a cluster of our own asks for a password,
+# and is for this machine alone, as all are where Ray has no clusters of several.
+_PRIVATE = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}
 _FIRST_WITH_PASSWORD = (2, 52)
 _PROBE = """
 import sys, ray
@@ -170,7 +175,7 @@ def _connected(address: str, wish: Wish) -> Iterator[Any]:
     _check_installed()
     settings = dict(_SETTINGS)
     if address == LOCAL and "ray" not in sys.modules:  # it reads this once, when it is imported
-        settings |= _PASSWORD
+        settings |= _PRIVATE
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     import ray

@@ -27,7 +27,8 @@ from types import FrameType
 from typing import Any
 
 from bitwright.base.errors import BitwrightError, RunError
-from bitwright.base.files import MOST_TEXT, atomic_write, exclusive, regular_bytes
+from bitwright.base.files import MOST_TEXT, atomic_write, regular_bytes
+from bitwright.base.locks import exclusive
 from bitwright.jobs.job import FAILURE, JOB, LOCK, RESULT, SCHEMA, TERMINATED, JobFailure
 
 _LOOK_S = 0.25

@@ -18,7 +18,6 @@ from typing import Any
 from bitwright.base.errors import BitwrightError, RecipeError, RunError
 from bitwright.base.files import (
     atomic_write,
-    exclusive,
     flush,
     flush_entries,
     parse_json,
@@ -26,6 +25,7 @@ from bitwright.base.files import (
     sha256_file,
 )
 from bitwright.base.folders import check_no_links, files_below, own_file, remove_folder
+from bitwright.base.locks import exclusive
 from bitwright.base.places import claim, default_place
 from bitwright.base.version import __version__
 from bitwright.jobs.job import JOB_FILES

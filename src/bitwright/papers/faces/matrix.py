@@ -26,7 +26,7 @@ from bitwright.base.files import sha256_file
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
 from bitwright.base.version import __version__
-from bitwright.explore.subject import model_code
+from bitwright.explore.fingerprint import model_code, settings_digest
 from bitwright.interop.model_files import load_weights
 from bitwright.models import build_model
 from bitwright.papers.faces.benchmark import FaceBenchmark
@@ -244,7 +244,7 @@ class Network:
         recipe = self.request.recipe.model_dump(mode="json")
         del recipe["networks"], recipe["description"]
         network = [self.section.model, self.section.options, sha256_file(self.file)]
-        network.append(model_code(self.model))
+        network += [model_code(self.model), settings_digest(self.model)]
         return content_key(code_key(*_MAKES), network, self.pictures.digest, recipe, more)
 
     def result(self, row: Row, half: str, tell: Tell) -> Result:

@@ -12,7 +12,7 @@ from bitwright.base.files import sha256_file
 from bitwright.base.plugins import load_attribute, own_code, plugged
 from bitwright.base.source import code_key, module_key
 from bitwright.base.trust import importable
-from bitwright.interop.onnx.reader.model import files_beside
+from bitwright.interop.onnx.reader.beside import digest_beside
 from bitwright.models import ModelSpec
 from bitwright.pipeline.recipe_hardware import hardware_facts
 from bitwright.pipeline.recipe_schema import TeacherSection
@@ -65,10 +65,8 @@ def model_version(spec: ModelSpec, folders: Iterable[Path]) -> str:
         folders: where the user's modules lie: the recipe's folder first.
     """
     files = [path for path in spec.files if path.is_file()]
-    for path in list(files):
-        if path.suffix.lower() == ".onnx":  # its numbers may lie beside it
-            files += files_beside(path)
     read = "".join(map(sha256_file, files))
+    read += "".join(digest_beside(path) for path in files if path.suffix.lower() == ".onnx")
     if spec.is_own:
         read = module_key(spec.name.partition(":")[0], folders) + read
     elif place := plugged("models").get(spec.name):

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, ModelError, ToolError
 from bitwright.base.files import file_inside, read_bytes
 from bitwright.base.regular import open_regular
@@ -136,18 +135,6 @@ class OnnxModel:
     size: int
 
 
-@bounded_reader
-def files_beside(path: Path) -> tuple[Path, ...]:
-    """The files in which a model's numbers lie, besides its own.
-
-    Raises:
-        DataError, ModelError, ToolError: as `read_model`.
-    """
-    model = read_model(path)
-    stored = [*model.constants.values(), *_inner(model.nodes)]
-    return tuple(sorted({tensor.data.path for tensor in stored if tensor.data is not None}))
-
-
 def read_model(source: Path | bytes) -> OnnxModel:
     """Read and check a file, or the bytes of one.
 
@@ -176,12 +163,12 @@ def read_model(source: Path | bytes) -> OnnxModel:
     outputs = tuple(_info(v, "output") for v in graph.output)
     nodes = _nodes(graph, folder, opset)
     ordered = _sorted_nodes(nodes, {*constants, *(i.name for i in inputs)}, outputs)
-    size = len(body) + _beside([*constants.values(), *_inner(nodes)])
+    size = len(body) + _beside([*constants.values(), *inner_tensors(nodes)])
     notes = _annotations(graph)
     return OnnxModel(_text(graph.name), ordered, inputs, outputs, constants, notes, opset, size)
 
 
-def _inner(nodes: Iterable[OnnxNode]) -> Iterator[Stored]:
+def inner_tensors(nodes: Iterable[OnnxNode]) -> Iterator[Stored]:
     """Tensors that nodes bring themselves."""
     return (v for node in nodes for v in node.attrs.values() if isinstance(v, Stored))
 
@@ -306,7 +293,7 @@ class Stored:
             DataError: that file cannot be read.
         """
         if self.data is not None:
-            proto.raw_data = _bytes_of(self.data, self.where)
+            proto.raw_data = bytes_beside(self.data, self.where)
             del proto.external_data[:]
             proto.ClearField("data_location")
 
@@ -385,7 +372,7 @@ def _external(proto: Any, where: str, folder: Path | None, size: int) -> Data:
     return Data(path, offset, length)
 
 
-def _bytes_of(data: Data, where: str) -> bytes:
+def bytes_beside(data: Data, where: str) -> bytes:
     try:
         with open_regular(data.path) as file:
             file.seek(data.offset)
