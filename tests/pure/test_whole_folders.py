@@ -79,6 +79,9 @@ def test_the_old_folder_stays_until_the_new_one_is_there(
     with whole_folder(place) as made:
         (made / "sub" / "deep").mkdir(parents=True)
         (made / "sub" / "deep" / "a").write_bytes(b"1")
+    for nameless in (Path("."), place / "..", Path("/")):
+        with pytest.raises(RunError, match="somebody may stand"), whole_folder(nameless):
+            pass
     with pytest.raises(ZeroDivisionError), whole_folder(place):
         1 / 0  # noqa: B018
     with monkeypatch.context() as patch:

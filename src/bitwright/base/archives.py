@@ -24,7 +24,7 @@ from typing import IO
 
 from bitwright.base.errors import DataError
 from bitwright.base.memory import machine_memory, ran_out, too_little
-from bitwright.base.regular import open_regular
+from bitwright.base.regular import held_bytes, open_regular
 
 FREE = 256 << 20
 RATIO = 100
@@ -99,7 +99,8 @@ def opened_zip(
     with ExitStack() as stack:
         with unpacking(what, str(path), hint):
             file = stack.enter_context(open_regular(path))
-            archive = zipfile.ZipFile(file)
+            archive = _Zip(file)
+            archive.held = held_bytes(file.fileno())
         stack.enter_context(archive)
         wrong = _wrong_entries(archive)
         if wrong is None and exact and _directory_by_the_end(file) != archive.start_dir:
@@ -107,6 +108,12 @@ def opened_zip(
         if wrong is not None:
             raise DataError(wrong, where=str(path), hint=hint)
         yield archive
+
+
+class _Zip(zipfile.ZipFile):
+    """A zip file that knows how many bytes of it were written."""
+
+    held = 0
 
 
 def _directory_by_the_end(file: IO[bytes]) -> int | None:
@@ -162,7 +169,8 @@ def check_members(archive: zipfile.ZipFile, where: str, names: list[str] | None 
     entries = archive.infolist() if names is None else [_entry(archive, n, where) for n in names]
     for entry in entries:
         _check_packing(entry, where)
-    _check(sum(e.file_size for e in entries), sum(e.compress_size for e in entries), where)
+    packed = sum(entry.compress_size for entry in entries)
+    _check(archive, sum(entry.file_size for entry in entries), packed, where)
 
 
 def read_member(archive: zipfile.ZipFile, name: str, where: str, most: int | None = None) -> bytes:
@@ -179,19 +187,25 @@ def read_member(archive: zipfile.ZipFile, name: str, where: str, most: int | Non
     _check_packing(entry, place)
     if most is not None and entry.file_size > most:
         raise DataError(f"unpacks to {entry.file_size} bytes, at most {most} are read", where=place)
-    _check(entry.file_size, entry.compress_size, place)
+    _check(archive, entry.file_size, entry.compress_size, place)
     with unpacking("member of a zip file", place):
         return archive.read(entry)  # which reads no more than was announced
 
 
-def gunzip(packed: bytes, where: str) -> bytes:
+def gunzip(packed: bytes, where: str, held: int | None = None) -> bytes:
     """Unpack gzip data.
+
+    Args:
+        held: how many of its bytes were written, of a file that may have holes.
 
     Raises:
         DataError: it is corrupt, ends too early, or is too long.
     """
     with unpacking("gzip file", where), gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
-        bounded, unpacked = Bounded(stream, most_of(len(packed)), where), io.BytesIO()
+        bounded, unpacked = (
+            Bounded(stream, most_of(len(packed) if held is None else held), where),
+            io.BytesIO(),
+        )
         while chunk := bounded.read(_CHUNK):
             unpacked.write(chunk)
         return unpacked.getvalue()  # parts that are joined take their place twice
@@ -217,7 +231,7 @@ def read_tar(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes
 
 def _wanted_of(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
     with open_regular(path) as packed, gzip.GzipFile(fileobj=packed) as stream:
-        bounded = Bounded(stream, most_of(os.fstat(packed.fileno()).st_size), str(path))
+        bounded = Bounded(stream, most_of(held_bytes(packed.fileno())), str(path))
         with _Tar.open(fileobj=bounded, mode="r|") as archive:
             for member in archive:
                 name = PurePosixPath(member.name).name
@@ -324,8 +338,8 @@ def _check_packing(entry: zipfile.ZipInfo, where: str) -> None:
         )
 
 
-def _check(size: int, packed: int, where: str) -> None:
-    if size > most_of(packed):
+def _check(archive: zipfile.ZipFile, size: int, packed: int, where: str) -> None:
+    if size > most_of(min(packed, archive.held) if isinstance(archive, _Zip) else packed):
         raise _too_long(str(size), where)
 
 

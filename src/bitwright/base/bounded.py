@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bitwright.base.errors import DataError
+from bitwright.base.files import held_size
 from bitwright.base.folders import entries_below
 from bitwright.base.memory import LARGE, is_chosen, ran_out, shown
 
@@ -171,9 +172,10 @@ def _size(place: Path) -> int:
     total = 0
     with suppress(OSError):
         if not place.is_dir():
-            return place.stat().st_size
+            return held_size(place)
         for entry in entries_below(place):
-            total += entry.stat().st_size if entry.is_file() else 0
+            with suppress(OSError):  # what may not be read brings nothing
+                total += held_size(Path(entry.path)) if entry.is_file() else 0
             if total > _ENOUGH:
                 break
     return total

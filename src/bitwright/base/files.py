@@ -18,7 +18,7 @@ from typing import IO, Any, TypeVar
 
 from bitwright.base.errors import DataError, RunError
 from bitwright.base.folders import entries_below, make_folder
-from bitwright.base.regular import open_regular
+from bitwright.base.regular import held_bytes, open_regular
 
 T = TypeVar("T")
 _CHUNK = 1 << 20
@@ -122,10 +122,12 @@ def flush_entries(folder: Path) -> None:
         os.close(handle)
 
 
-def regular_size(path: Path) -> int:
-    """Bytes of a file; see `open_regular`, after which a library may open it by its name."""
+def held_size(path: Path) -> int:
+    """Bytes of a file, without its holes (`held_bytes`); see `open_regular`, after which a library
+    may open it by its name.
+    """
     with open_regular(path) as file:
-        return os.fstat(file.fileno()).st_size
+        return held_bytes(file.fileno())
 
 
 def file_inside(folder: Path, name: str) -> Path:

@@ -52,8 +52,15 @@ def whole_folder(place: Path) -> Iterator[Path]:
     what is written by name goes nowhere else.
 
     Raises:
+        RunError: the place has no name, as the current folder.
         OSError: it cannot be written.
     """
+    if place.name in ("", ".."):
+        raise RunError(
+            "is where somebody may stand; a new folder would take its place",
+            where=str(place),
+            hint="name a folder in it",
+        )
     make_folder(place.parent)
     with tempfile.TemporaryDirectory(prefix="bitwright-") as own:
         made = Path(own, "made")

@@ -49,6 +49,30 @@ def open_unlinked(path: Path) -> io.BufferedReader:
     return _Regular(io.FileIO(path, opener=_unlinked_opener))
 
 
+def held_bytes(handle: int) -> int:
+    """Bytes of an open file that somebody had to write. The others are holes, which a few bytes of
+    an archive make as long as they like: they are no reason for a reader to take more.
+
+    Raises:
+        OSError: the file cannot be looked at.
+    """
+    size, begin, held = os.fstat(handle).st_size, 0, 0
+    place = os.lseek(handle, 0, os.SEEK_CUR)
+    try:
+        while begin < size:
+            start = os.lseek(handle, begin, os.SEEK_DATA)
+            begin = os.lseek(handle, start, os.SEEK_HOLE)
+            held += begin - start
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # a file system that knows of no holes
+            return size
+        if error.errno != errno.ENXIO:  # no more behind it
+            raise
+    finally:
+        os.lseek(handle, place, os.SEEK_SET)
+    return held
+
+
 def _unlinked_opener(path: str, flags: int) -> int:
     return _regular_opener(path, flags | os.O_NOFOLLOW)
 

@@ -34,7 +34,7 @@ from bitwright.data.decoding import Decoding, check_growth, decode_map, read_siz
 from bitwright.data.detection import Room, annotation_of, check_box, read_voc
 from bitwright.data.folders import Cut, decode_listing, split_parts
 from bitwright.data.labels import UNKNOWN, Annotation, Classes, LabelKind, MapLabels
-from bitwright.data.listing import SPLITS, Listing, ReadFile, list_images, opened
+from bitwright.data.listing import SPLITS, Listing, ReadFile, Written, list_images, opened
 from bitwright.data.pixels import top_of, warn_of_lost
 from bitwright.data.splits import Labelled, Labels
 
@@ -263,7 +263,7 @@ def _box_classes(files: _Files, named: _Named) -> Classes:
 
 def _maps(files: _Files) -> Found:
     assert isinstance(files.kind, MapLabels)
-    found, highest, made, packed = [], 0, 0, 0
+    found, highest, made, written = [], 0, 0, Written(files.listing)
     known: dict[str, Annotation] = {}  # images of one name in several folders have one mask
     for number, name in enumerate(files.names, 1):
         inside = PurePosixPath(name)
@@ -275,7 +275,7 @@ def _maps(files: _Files) -> Found:
         if content is None:
             raise DataError("has no mask", where=files.where(name), hint=f"expected {mask}")
         pixels = decode_map(content, files.where(mask))
-        made, packed = made + _MASK_BYTES * pixels.nbytes, packed + len(content)
+        made, packed = made + _MASK_BYTES * pixels.nbytes, written.add(mask, content)
         hint = "make the masks smaller"
         check_growth(made, packed, f"{number} masks", files.where(mask), hint)
         highest = max(highest, int(pixels.max(initial=0, where=pixels != _NO_CLASS)))

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from bitwright.base.archives import most_of
 from bitwright.base.errors import DataError
-from bitwright.base.files import read_bytes
+from bitwright.base.files import held_size, read_bytes
 from bitwright.base.progress import Progress, no_progress
 from bitwright.data.decoding import Decoding, check_growth, decode_image
-from bitwright.data.listing import ReadFile, list_images, opened
+from bitwright.data.listing import ReadFile, Written, list_images, opened
 
 Floats = NDArray[np.float64]
 Pixels = NDArray[np.uint8]
@@ -66,13 +66,13 @@ def load_voc(path: Path, *, progress: Progress = no_progress) -> tuple[Detection
     """
     listing = list_images(path)
     found = []
-    made = packed = 0
+    made, written = 0, Written(listing)
     room = Room.of(path)
     with opened(listing) as read:
         for number, name in enumerate(listing.names):
             picture = read(name)
             image = decode_image(picture, _RGB, f"{path}:{name}")
-            made, packed = made + image.nbytes, packed + len(picture)
+            made, packed = made + image.nbytes, written.add(name, picture)
             hint = "make the pictures smaller"
             check_growth(made, packed, f"{number + 1} images", f"{path}:{name}", hint)
             where, content = annotation_of(read, path, name)
@@ -131,7 +131,7 @@ class Room:
         """For a folder or a zip file of them."""
         if not path.is_file():
             return Room(_UNBOUNDED, _UNBOUNDED)
-        size = path.stat().st_size
+        size = held_size(path)
         return Room(max(_FREE_ELEMENTS, size // _BYTES_AN_ELEMENT), most_of(size))
 
     def take(self, count: int, where: str) -> None:

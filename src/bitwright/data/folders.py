@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
-from bitwright.base.files import regular_size
 from bitwright.base.memory import check_room
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
 from bitwright.base.store import Store, content_key
 from bitwright.data.dataset import Dataset, DataSplits, Images
 from bitwright.data.decoding import Decoding, check_growth, decode_image, read_header
-from bitwright.data.listing import Layout, Listing, find_layout, list_images, opened
+from bitwright.data.listing import Layout, Listing, Written, find_layout, list_images, opened
 from bitwright.data.pixels import Levels, top_of, warn_of_lost
 from bitwright.data.splits import Labelled, Labels, keep_three, split_three, split_two
 
@@ -189,8 +188,7 @@ def decode_listing(listing: Listing, decoding: Decoding, progress: Progress) -> 
 
 
 def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> Levels:
-    count, packed, stored = len(listing.names), 0, 0
-    archive = None if listing.path.is_dir() else regular_size(listing.path)
+    count, stored, written = len(listing.names), 0, Written(listing)
     with opened(listing) as read:
         where = f"{listing.path}:{listing.names[0]}"
         first = decode_image(read(listing.names[0]), decoding, where)
@@ -205,7 +203,7 @@ def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> Lev
         for position, name in enumerate(listing.names):
             where = f"{listing.path}:{name}"
             content = read(name)
-            packed += len(content)
+            packed = written.add(name, content)
             # What grows because the user asks for a size is bounded by the memory alone.
             if decoding.size is None:
                 made, what = (
@@ -217,7 +215,7 @@ def _decode_all(listing: Listing, decoding: Decoding, progress: Progress) -> Lev
             # Work, which whoever names a size has not asked for; in a zip file a picture of zeros
             # shrinks once more.
             stored += read_header(io.BytesIO(content), where).numbers
-            check_growth(stored, archive or packed, f"{position + 1} images", where, "leave it out")
+            check_growth(stored, packed, f"{position + 1} images", where, "leave it out")
             image = decode_image(content, decoding, where) if position else first
             if image.dtype != first.dtype:
                 raise DataError(

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
-from bitwright.base.files import file_inside, read_bytes, read_text, regular_size
+from bitwright.base.files import file_inside, held_size, read_bytes, read_text
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, decode_image
 from bitwright.data.image_files import named
@@ -218,7 +218,7 @@ def read_database(path: Path) -> dict[str, Labelled]:
     if not path.is_file():
         raise DataError("no such database", where=str(path))
     try:
-        size = regular_size(path)
+        size = held_size(path)
         # Immutable: journals beside it, which may be anything, are not opened.
         uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
         with closing(sqlite3.connect(uri, uri=True)) as base:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
-from bitwright.base.files import regular_size
+from bitwright.base.files import held_size
 from bitwright.base.memory import check_room, ran_out
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.source import code_key
@@ -188,7 +188,7 @@ def damaged_files(
                     found[name] = wrong
             if not listing.path.is_dir():
                 what = f"{start + len(names)} images"
-                packed = regular_size(listing.path)
+                packed = held_size(listing.path)
                 check_growth(stored, packed, what, str(listing.path), "leave them out")
             progress("looking at images", start + len(names), count)
     if key:

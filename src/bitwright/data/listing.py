@@ -9,7 +9,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -18,7 +18,7 @@ from typing import IO, Protocol
 
 from bitwright.base.archives import check_members, opened_zip, unpacking
 from bitwright.base.errors import DataError
-from bitwright.base.files import read_most
+from bitwright.base.files import held_size, read_most
 from bitwright.base.regular import open_regular
 
 EXTENSIONS = frozenset(
@@ -125,6 +125,29 @@ def opened(listing: Listing) -> Iterator[ReadFile]:
             return content
 
         yield read
+
+
+class Written:
+    """Bytes that the files of a listing that were read so far took: without holes, and not more
+    than the zip file that they lie in. What they are unpacked to is counted by its reader.
+
+    Attributes:
+        bytes: so many.
+    """
+
+    def __init__(self, listing: Listing) -> None:
+        self._folder = listing.path if listing.path.is_dir() else None
+        self._most = (1 << 62) if self._folder else held_size(listing.path)
+        self.bytes = 0
+
+    def add(self, name: str, content: bytes) -> int:
+        """One file more; gives the sum."""
+        size = len(content)
+        if self._folder is not None:
+            with suppress(OSError):  # it went since it was read
+                size = min(size, held_size(self._folder / name))
+        self.bytes = min(self.bytes + size, self._most)
+        return self.bytes
 
 
 @contextmanager

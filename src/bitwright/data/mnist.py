@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bitwright.base.archives import gunzip, most_of
 from bitwright.base.errors import DataError
-from bitwright.base.files import atomic_write, read_bytes, regular_size
+from bitwright.base.files import atomic_write, held_size, read_bytes
 from bitwright.base.memory import machine_memory
 from bitwright.base.progress import Progress
 from bitwright.data.dataset import DataSplits
@@ -111,7 +111,7 @@ def _pair(folder: Path, prefix: str) -> Labelled:
             where=str(paths[1]),
             hint="the two files belong to different data sets, or one is empty",
         )
-    if images.nbytes + _BESIDES * len(images) > most_of(sum(map(regular_size, paths))):
+    if images.nbytes + _BESIDES * len(images) > most_of(sum(map(held_size, paths))):
         raise DataError(
             f"{len(images)} images of {images.shape[1:]} are more than so short a file of real "
             "ones holds",
@@ -128,8 +128,14 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     Raises:
         DataError: the file is missing, corrupt, truncated, too long or of another element type.
     """
-    content = read_bytes(path, most=machine_memory() // 4)
-    return parse_idx(gunzip(content, str(path)) if path.suffix == ".gz" else content, str(path))
+    try:
+        held = held_size(path)
+    except OSError:  # which `read_bytes` says in our words
+        held = 0
+    content = read_bytes(path, most=min(most_of(held), machine_memory() // 4))
+    if path.suffix == ".gz":
+        content = gunzip(content, str(path), held)
+    return parse_idx(content, str(path))
 
 
 def write_idx(path: Path, array: NDArray[np.uint8]) -> None:

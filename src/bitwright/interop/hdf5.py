@@ -21,7 +21,7 @@ import numpy as np
 
 from bitwright.base.archives import most_of
 from bitwright.base.errors import DataError
-from bitwright.base.files import atomic_write, regular_size
+from bitwright.base.files import atomic_write, held_size
 from bitwright.base.tools.confined import run_confined
 from bitwright.interop.ops import FloatArray
 
@@ -103,7 +103,7 @@ def read_hdf5(content: Path | bytes, where: str) -> Hdf5:
 def _run_child(source: Path, target: Path, where: str) -> None:
     script = Path(__file__).with_name("hdf5_child.py")
     try:
-        size = regular_size(source)
+        size = held_size(source)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", where=where) from error
     most = most_of(size)

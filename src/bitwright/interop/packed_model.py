@@ -15,6 +15,7 @@ from torch import nn
 
 from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError
+from bitwright.base.files import held_size
 from bitwright.base.memory import room_for
 from bitwright.base.trust import check_names, data_file
 from bitwright.interop.caffe.quantized import is_quantized, quantized
@@ -53,7 +54,7 @@ def _check_count(count: int, path: Path) -> None:
     Raises:
         DataError: it has more.
     """
-    size = path.stat().st_size
+    size = held_size(path)
     if count > _EACH * size + _BESIDES:
         raise DataError(
             f"names a model of {count} numbers; {size} bytes hold no so many",

@@ -25,7 +25,7 @@ from bitwright.base.archives import check_members, opened_zip, read_member, unpa
 from bitwright.base.arrays import read_npy
 from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, GraphError
-from bitwright.base.files import atomic_write, parse_json_start
+from bitwright.base.files import atomic_write, held_size, parse_json_start
 from bitwright.base.memory import MOST_OF_A_FILE
 from bitwright.ir.dialect import Dialect
 from bitwright.ir.footprint import check_frame
@@ -97,7 +97,7 @@ def _read_params(archive: zipfile.ZipFile, path: Path) -> dict[str, IntArray]:
         DataError: they take too much memory: a number of the file may have one byte.
     """
     params: dict[str, IntArray] = {}
-    room = max(MOST_OF_A_FILE, _EXPANSION * path.stat().st_size)
+    room = max(MOST_OF_A_FILE, _EXPANSION * held_size(path))
     for name in archive.namelist():
         if name.endswith(".npy"):
             found = read_npy(read_member(archive, name, str(path)), f"{path}:{name}")

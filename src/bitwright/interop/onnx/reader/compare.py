@@ -22,7 +22,7 @@ import numpy as np
 from bitwright.base.arrays import read_array
 from bitwright.base.bounded import bounded
 from bitwright.base.errors import DataError, MismatchError, ToolError
-from bitwright.base.files import read_bytes
+from bitwright.base.files import held_size, read_bytes
 from bitwright.base.memory import shown
 from bitwright.base.tools.confined import run_confined
 from bitwright.interop.onnx.reader.importer import Imported, needed_nodes
@@ -149,7 +149,7 @@ def runnable(source: Path | bytes) -> bytes:
     stored = [model.constants[name].data for name in read & model.constants.keys()]
     beside = [data for data in stored if data is not None]
     places = {data.path for data in beside}
-    size, room = sum(data.length for data in beside), sum(p.stat().st_size for p in places)
+    size, room = sum(data.length for data in beside), sum(map(held_size, places))
     if size > min(room, MAX_FILE):
         raise DataError(
             f"its tensors in other files are {shown(size)}, of files of {shown(room)}; one that "

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError, ModelError, ToolError
-from bitwright.base.files import file_inside, read_bytes
+from bitwright.base.files import file_inside, held_size, read_bytes
 from bitwright.base.regular import open_regular
 from bitwright.interop.protobuf import parsed
 from bitwright.ir.types import MAX_FRAME, MAX_NODES
@@ -163,7 +163,8 @@ def read_model(source: Path | bytes) -> OnnxModel:
     outputs = tuple(_info(v, "output") for v in graph.output)
     nodes = _nodes(graph, folder, opset)
     ordered = _sorted_nodes(nodes, {*constants, *(i.name for i in inputs)}, outputs)
-    size = len(body) + _beside([*constants.values(), *inner_tensors(nodes)])
+    held = len(body) if isinstance(source, bytes) else min(len(body), held_size(source))
+    size = held + _beside([*constants.values(), *inner_tensors(nodes)])
     notes = _annotations(graph)
     return OnnxModel(_text(graph.name), ordered, inputs, outputs, constants, notes, opset, size)
 
@@ -179,7 +180,7 @@ def _beside(tensors: list[Stored]) -> int:
     for tensor in tensors:
         if tensor.data is not None:
             shown[tensor.data.path] += tensor.data.length
-    return sum(min(count, path.stat().st_size) for path, count in shown.items())
+    return sum(min(count, held_size(path)) for path, count in shown.items())
 
 
 _BROKEN = "is no ONNX file, or is truncated or damaged"
