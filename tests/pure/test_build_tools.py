@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from bitwright.base.errors import ToolError
+from bitwright.base.memory import LARGE
 from bitwright.base.tools import finder as tools
-from bitwright.base.tools.process import check_finished, require_result, run_process
+from bitwright.base.tools.process import check_finished, output_of, require_result, run_process
 
 PARENT = """
 import os, subprocess, sys, time
@@ -87,6 +88,22 @@ def test_peak_memory_is_the_childs_own(tmp_path: Path) -> None:
     done = run_process([sys.executable, "-c", code], cwd=tmp_path, log=tmp_path / "l", timeout=60)
     assert len(ballast) == 200 << 20
     assert 60 << 20 < done.peak_memory < 180 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts what may be written to")
+def test_a_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph of 128 kB, wholly unfolded for a target without end, took Verilator 9 GB."""
+    code = "try: bytearray(64 << 30)\nexcept MemoryError: raise SystemExit('Out of memory')"
+    argv = [sys.executable, "-c", code]
+    with pytest.raises(ToolError, match="Out of memory") as error:
+        output_of(argv, name="a", timeout=50, memory=0.01)
+    assert error.value.hint is not None and LARGE in error.value.hint
+    limit = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
+    asked = [sys.executable, "-c", limit]
+    most = int(output_of(asked, name="a", timeout=50, memory=0.01))
+    assert 0 < most < int(output_of(asked, name="a", timeout=50, memory=0.9))
+    monkeypatch.setenv(LARGE, "1")
+    assert int(output_of(asked, name="a", timeout=50, memory=0.01)) != most
 
 
 def test_missing_program(tmp_path: Path) -> None:

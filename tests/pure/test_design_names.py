@@ -25,6 +25,7 @@ from bitwright.pipeline.designs.folder import (
 )
 from bitwright.pipeline.designs.split import write_split
 from bitwright.pipeline.designs.steps import _facts, done_here
+from bitwright.pipeline.recipe_hardware import described_by
 
 NAMES = {
     "hardware.target": "own.toml",
@@ -194,3 +195,15 @@ def test_the_hint_can_be_followed_and_says_for_how_long(
     assert "for this command: --set hardware.target=FILE" in hint and "once" not in hint
     assert "cannot be written" in hint and "BITWRIGHT_CACHE" in hint
     open_design(folder, ["hardware.target=own.toml"])
+
+
+@pytest.mark.parametrize("name", ["t.toml", ".toml", "./t"])
+def test_a_file_of_ones_own_is_known_by_its_content(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was made for the target of before was told as done for another in `.toml`."""
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text("lut = 1\n")
+    before = described_by(name)
+    Path(name).write_text("lut = 2\n")
+    assert described_by(name) != before and described_by("ecp5-25k") == "ecp5-25k"

@@ -206,6 +206,11 @@ def test_the_verb_writes_design_folders(tmp_path: Path, capsys: pytest.CaptureFi
     with pytest.raises(DataError, match="its parts are not those of the graph beside it"):
         open_split(out)  # of the same names, with other numbers
     save_graph(part, changed)
+    said = json.loads((out / "parts.json").read_text())
+    (out / "parts.json").write_text(json.dumps(said | {"parts": []}))
+    with pytest.raises(DataError, match="its parts are not those of the graph beside it"):
+        open_split(out)
+    (out / "parts.json").write_text(json.dumps(said))
     elsewhere = (out / "parts.json").read_text().replace('"host"', '"host/../part-1-host"')
     for wrong in ("{}", elsewhere):
         (out / "parts.json").write_text(wrong)

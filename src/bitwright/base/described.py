@@ -118,6 +118,11 @@ def validated(model: type[M] | TypeAdapter[M], content: str | bytes) -> M:
     return adapter.validate_json(content)
 
 
+def is_file_name(name: str) -> bool:
+    """Whether a name is that of a file of the user's own."""
+    return name.endswith(".toml") or "/" in name
+
+
 def read_described(
     name: str | Path,
     folder: Path,
@@ -138,7 +143,7 @@ def read_described(
         TargetError: unknown name, unreadable file, or fields that are wrong (all are named).
     """
     text = str(name)
-    own = text.endswith(".toml") or "/" in text
+    own = is_file_name(text)
     path = Path(text) if own else folder / f"{text}.toml"
     if own and not path.is_file():
         raise TargetError("there is no such file", where=text, hint=f"give a {kind}'s TOML file")

@@ -68,6 +68,11 @@ def limit_memory(share: float = _SHARE) -> None:
     counts what may be written to, touched or not, so a small container may have what libraries set
     aside; elsewhere, and where the user answers for his files (`LARGE`), nothing happens.
     """
+    limit_of(os.getpid(), share)
+
+
+def limit_of(process: int, share: float) -> None:
+    """The same for a process that was just started, before it has started others."""
     if sys.platform != "linux" or is_chosen():
         return
     import resource
@@ -75,10 +80,10 @@ def limit_memory(share: float = _SHARE) -> None:
     most = max(int(share * machine_memory()), _SET_ASIDE) + _SET_ASIDE_A_CORE * (
         os.cpu_count() or 1
     )
-    limits = resource.getrlimit(resource.RLIMIT_DATA)
-    if all(limit == resource.RLIM_INFINITY or limit > most for limit in limits):
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_DATA, (most, limits[1]))
+    with suppress(OSError, ValueError):  # it has ended
+        limits = resource.prlimit(process, resource.RLIMIT_DATA)
+        if all(limit == resource.RLIM_INFINITY or limit > most for limit in limits):
+            resource.prlimit(process, resource.RLIMIT_DATA, (most, limits[1]))
 
 
 def room_for(*, chosen: bool) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from bitwright.base.described import Described
+from bitwright.base.described import Described, is_file_name
 from bitwright.base.files import MOST_TEXT, read_text
 from bitwright.base.records import Mhz
 
@@ -163,5 +163,4 @@ def described_by(name: str) -> str:
         DataError: the file cannot be read.
     """
     path = Path(name)
-    named = (path.suffix == ".toml" or "/" in name) and path.is_file()
-    return read_text(path, most=MOST_TEXT) if named else name
+    return read_text(path, most=MOST_TEXT) if is_file_name(name) and path.is_file() else name

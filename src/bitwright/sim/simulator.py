@@ -29,6 +29,7 @@ from bitwright.sim.spec import Design, Port, load_design
 from bitwright.sim.stalls import StallPattern, no_stalls
 from bitwright.sim.toolchain import (
     CHECKS,
+    MEMORY,
     TIMEOUT_S,
     compile_program,
     harness_identity,
@@ -452,7 +453,10 @@ def _options(design: Design, assertions: bool, trace: bool) -> list[str]:
 def _compile(design: Design, scratch: Path, level: str, assertions: bool, trace: bool) -> None:
     tool = require("verilator")
     argv = [*tool.command, "--Mdir", str(scratch), *_options(design, assertions, trace)]
-    output_of(argv, cwd=design.folder, name="verilator", env=dict(tool.env), timeout=TIMEOUT_S)
+    output_of(
+        argv, cwd=design.folder, name="verilator", env=dict(tool.env), timeout=TIMEOUT_S,
+        memory=MEMORY,
+    )  # fmt: skip
     sources = sorted(scratch.glob("Vtop*.cpp"))
     program = scratch / _PROGRAM
     compile_program(scratch, sources, _config(design), program, level=level, trace=trace)

@@ -25,6 +25,9 @@ from bitwright.base.tools.finder import Tool, require
 from bitwright.base.tools.process import Tick, output_of
 
 TIMEOUT_S = 600.0
+MEMORY = 0.5
+"""Share of the machine's memory that Verilator may take, or the compilers together: a graph of
+kilobytes may be wholly unfolded, if its folder names a target that has no end."""
 _Item = TypeVar("_Item")
 CHECKS = "-DBITWRIGHT_CHECKS"
 """Turns on the assertions and measurements in the RTL, which not every tool can read."""
@@ -66,7 +69,12 @@ def lint(
     with tempfile.TemporaryDirectory(prefix="bitwright-") as folder:
         try:
             said = output_of(
-                argv, cwd=Path(folder), name="verilator", env=dict(tool.env), timeout=TIMEOUT_S
+                argv,
+                cwd=Path(folder),
+                name="verilator",
+                env=dict(tool.env),
+                timeout=TIMEOUT_S,
+                memory=MEMORY,
             )
         except ToolError as error:
             return error.message
@@ -153,7 +161,8 @@ def compile_program(
     def one(pair: tuple[Path, Path], tick: Tick) -> None:
         argv = [compiler, *flags, level, *common, "-c", str(pair[0]), "-o", str(pair[1])]
         name = f"{Path(compiler).name} {pair[0].name}"
-        output_of(argv, cwd=folder, name=name, timeout=TIMEOUT_S, tick=tick)
+        each = MEMORY / _JOBS
+        output_of(argv, cwd=folder, name=name, timeout=TIMEOUT_S, tick=tick, memory=each)
 
     _together(one, list(zip(units, objects, strict=True)))
     driver = Path(_HARNESS).stem

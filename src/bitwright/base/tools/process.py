@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import re
 import select
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from bitwright.base.errors import ToolError
 from bitwright.base.folders import make_folder
+from bitwright.base.memory import LARGE, limit_of
 from bitwright.base.tools.python import SAFE_PATH
 
 Tick = Callable[[float], None]
@@ -31,6 +33,8 @@ Tick = Callable[[float], None]
 
 #: Process groups of programs that run, by their number.
 _running: set[int] = set()
+#: What programs say where memory ends; Verilator and the compilers do.
+_NO_ROOM = re.compile(r"bad_alloc|out of memory|memory exhausted|cannot allocate", re.IGNORECASE)
 _SET_PARENT_DEATH_SIGNAL = 1  # of prctl(2)
 _GRACE_S = 2.0
 _POLL_S = 0.02
@@ -83,6 +87,7 @@ def run_process(
     env: Mapping[str, str] | None = None,
     name: str | None = None,
     tick: Tick | None = None,
+    memory: float | None = None,
 ) -> Completed:
     """Run a program to its end with its output in a file.
 
@@ -94,6 +99,7 @@ def run_process(
         env: variables added to the environment.
         name: what to call it in errors; default: the program's file name.
         tick: called now and then while it runs.
+        memory: share of the machine's that it may take, if that is not what all processes may.
 
     Raises:
         ToolError: it cannot be started, or ran out of time. A failing exit status is returned,
@@ -122,6 +128,8 @@ def run_process(
             ) from error
         try:
             _running.add(process.pid)
+            if memory is not None:
+                limit_of(process.pid, memory)
             returncode, cpu, peak = _wait(process.pid, start, timeout, tick)
             if returncode is None:
                 _kill_group(process)
@@ -251,6 +259,7 @@ def output_of(
     env: Mapping[str, str] | None = None,
     hint: str | None = None,
     tick: Tick | None = None,
+    memory: float | None = None,
 ) -> str:
     """Run a short program to its end; everything it said.
 
@@ -258,6 +267,7 @@ def output_of(
         name: what to call it in errors.
         hint: what to do when it fails.
         tick: called now and then while it runs.
+        memory: share of the machine's that it may take.
 
     Raises:
         ToolError: it cannot be started, fails (the message has the first lines it said) or runs
@@ -266,12 +276,14 @@ def output_of(
     with tempfile.TemporaryDirectory(prefix="bitwright-") as folder:
         done = run_process(
             argv, cwd=cwd or Path(folder), log=Path(folder, "log"), timeout=timeout, env=env,
-            name=name, tick=tick,
+            name=name, tick=tick, memory=memory,
         )  # fmt: skip
         text = done.text()
     if done.returncode != 0:
         lines = [line for line in text.splitlines() if line.strip()][:_HEAD_LINES]
         said = "\n".join(lines)
+        if memory is not None and re.search(_NO_ROOM, text):
+            hint = f"make the design smaller (fewer PE and SIMD), or let it take more: {LARGE}=1"
         raise ToolError(
             f"failed with exit status {done.returncode}:\n{said}", where=name, hint=hint
         )

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from bitwright.base.described import Strict, read_described
+from bitwright.base.described import Strict, is_file_name, read_described
 from bitwright.base.errors import TargetError
 from bitwright.base.files import parse_toml
 
@@ -214,7 +214,7 @@ def load_architecture(name: str | Path) -> Architecture:
             other (all are named).
     """
     text = str(name)
-    known = text if text.endswith(".toml") or "/" in text else text.lower()
+    known = text if is_file_name(text) else text.lower()
     hint = "`bitwright dpu list` shows those of the package; copy one of them"
     return read_described(known, _FOLDER, Architecture, "architecture", hint=hint)
 

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bitwright.base.described import is_file_name
 from bitwright.base.errors import RunError
 from bitwright.base.noted import forgets, is_noted, note
 from bitwright.base.store import content_key
@@ -30,8 +31,8 @@ def named_files(hardware: HardwareSection, implement: ImplementSection) -> dict[
     found = {
         "hardware.folding_config_file": None if folding is None else str(folding),
         "hardware.engine": hardware.engine if _is_engine_file(hardware.engine) else None,
-        "hardware.target": hardware.target if _is_described_file(hardware.target) else None,
-        "implement.board": implement.board if _is_described_file(implement.board or "") else None,
+        "hardware.target": hardware.target if is_file_name(hardware.target) else None,
+        "implement.board": implement.board if is_file_name(implement.board or "") else None,
     }
     return {setting: Path(name) for setting, name in found.items() if name is not None}
 
@@ -43,7 +44,7 @@ def rename_files(
     found = {setting: change(path) for setting, path in named_files(hardware, implement).items()}
     values = {setting: str(path) for setting, path in found.items()}
     for setting in {"hardware.target", "implement.board"} & values.keys():
-        if not _is_described_file(values[setting]):  # of no ending, in the folder itself
+        if not is_file_name(values[setting]):  # of no ending, in the folder itself
             values[setting] = f"./{values[setting]}"
     folding = found.get("hardware.folding_config_file")
     fields = {
@@ -75,11 +76,6 @@ def from_folder(path: Path, folder: Path) -> Path:
 
 def _is_engine_file(name: str) -> bool:
     return Path(name).suffix == ".json"
-
-
-def _is_described_file(name: str) -> bool:
-    """Whether `base.described` takes a name as one of a file."""
-    return name.endswith(".toml") or "/" in name
 
 
 def remember_named(files: dict[str, Path], assignments: Sequence[str] | None = None) -> None:

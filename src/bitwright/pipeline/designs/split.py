@@ -160,10 +160,11 @@ def open_split(folder: Path) -> Placement:
         for place, name in zip(places, graphs, strict=True)
     )
     nodes = sorted(node.name for part in parts for node in part.graph)
-    wanted: tuple[Part, ...] = ()
-    if nodes == sorted(node.name for node in whole):
-        wanted = split_graph(whole, {n.name: part.place for part in parts for n in part.graph})
-    if [(p.place, p.graph.digest) for p in wanted] != [(p.place, p.graph.digest) for p in parts]:
+    whose = {node.name: part.place for part in parts for node in part.graph}
+    same = nodes == sorted(node.name for node in whole)
+    wanted = split_graph(whole, whose) if same else parts
+    are = [[(part.place, part.graph.digest) for part in several] for several in (parts, wanted)]
+    if not same or are[0] != are[1]:
         raise DataError(
             "its parts are not those of the graph beside it", where=where, hint="split it again"
         )
