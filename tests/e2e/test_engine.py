@@ -52,6 +52,7 @@ def simulators() -> int:
     return sum(1 for _ in (Path(os.environ["BITWRIGHT_CACHE"]) / "simulators").iterdir())
 
 
+@pytest.mark.long
 def test_a_recipe_for_the_engine(
     built: Path, tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def studied(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> tuple[S
         return run_study(request), out
 
 
+@pytest.mark.long
 def test_the_last_arm_is_what_a_build_of_the_recipe_gives(
     recipe: Recipe, studied: tuple[StudyReport, Path], tmp_path: Path
 ) -> None:

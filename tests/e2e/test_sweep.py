@@ -132,6 +132,7 @@ def test_a_model_that_cannot_be_built_is_known_before_the_first_point_starts(
     assert not list(out.glob("points/*"))
 
 
+@pytest.mark.long
 def test_the_same_bits_on_a_local_ray_cluster(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

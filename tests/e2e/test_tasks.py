@@ -139,6 +139,7 @@ def test_the_published_detector_is_a_recipe() -> None:
     assert not inspect_model(load_recipe("shapes-boxes-w4a4", changes)).problems
 
 
+@pytest.mark.long
 def test_points_of_a_sweep_have_the_tasks_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -198,6 +198,7 @@ def test_a_task_goes_to_other_processes(options: dict[str, object]) -> None:
         assert (one.metric.name, one.value) == (other.metric.name, other.value)
 
 
+@pytest.mark.long
 def test_several_things_are_learned_with_augmentation_that_moves_them(tmp_path: Path) -> None:
     task = detector(anchors=2, objects="several", classes=True)
     splits = shapes(task, train=320)

@@ -77,6 +77,7 @@ def request_(folder: Path) -> MatrixRequest:
     return MatrixRequest(recipe, folder, folder / "out", data=folder, weights=folder)
 
 
+@pytest.mark.long
 def test_all_rows_and_both_halves(request_: MatrixRequest):
     said: list[str] = []
     files = run_matrix(request_, said.append)

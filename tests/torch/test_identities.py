@@ -28,6 +28,7 @@ def extractor() -> nn.Module:
     return nn.Sequential(nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(192, 128))
 
 
+@pytest.mark.long
 def test_thirty_identities_fifteen_images():
     protocol = synthetic_protocol(people=32, each=15, size=16)
     known = choose_faces(protocol.faces, 30, 15)

@@ -181,6 +181,7 @@ def test_float_levels_change_nothing() -> None:
     assert [type(m) for m in plain.modules()] == [type(m) for m in low.modules()]
 
 
+@pytest.mark.long
 def test_two_processes_climb_together(digits: DataSplits, tmp_path: Path) -> None:
     model = network()
     done = fit(model, digits, config(devices=2, epochs=7), run_dir=tmp_path)

@@ -50,6 +50,7 @@ def _open_to_others(processes: list[int]) -> list[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not PROC.is_dir(), reason="no /proc")
 @pytest.mark.parametrize(
     ("number", "whole"),

@@ -69,10 +69,11 @@ def exact_graph(
     [
         ("resnet20", {}, {"conv": 21, "add": 9, "dense": 1, "sum_pool": 1}),
         ("densenet21", {}, {"conv": 20, "concat": 8, "dense": 1, "sum_pool": 4}),
-        (
+        pytest.param(
             "densenet21",
             {"form": "convolution_first"},
             {"conv": 20, "concat": 8, "dense": 1, "sum_pool": 4},
+            marks=pytest.mark.long,
         ),
         ("alexnet", {"width": 0.25}, {"conv": 5, "max_pool": 3, "dense": 1}),
         (

@@ -38,6 +38,7 @@ def arguments(data_dir: Path, bits: int, packed: Path | None, threshold_bits: in
     )
 
 
+@pytest.mark.long
 def test_eight_bits_after_calibration(data_dir: Path, network: SkyNet) -> None:
     result = bench.run_ptq(arguments(data_dir, 8, None), network)
     assert result["images"] == 15

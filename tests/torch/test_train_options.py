@@ -258,6 +258,7 @@ def test_processes_import_what_the_recipe_names_and_nothing_else(
     assert not harmed.exists(), harmed.read_text()
 
 
+@pytest.mark.long
 def test_what_a_process_raises_is_raised_here(few: DataSplits, tmp_path: Path) -> None:
     """From quantized networks too: they travel to the processes."""
     images = torch.from_numpy(few.train.reals()[:32])

@@ -123,7 +123,14 @@ def _simulate(
     return bytes(int(line[1]) for line in lines)
 
 
-@pytest.mark.parametrize("target", [None, "ecp5-25k", "xc7z020"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(None, marks=pytest.mark.long),
+        "ecp5-25k",
+        pytest.param("xc7z020", marks=pytest.mark.long),
+    ],
+)
 def test_shell_answers_frames_and_recovers_after_break(
     tmp_path: Path, runtime: list[str], target: str | None
 ) -> None:

@@ -58,6 +58,7 @@ def test_more_is_dropped_than_a_sum_has(tmp_path: Path) -> None:
     assert (wanted == [5, -5]).all()
 
 
+@pytest.mark.long
 def test_skynet_in_fixed_point_is_its_emulation(tmp_path: Path) -> None:
     """A narrow network to its last convolution: bypass, reorder and head are in it."""
     types = FixedTypes(tile=1)

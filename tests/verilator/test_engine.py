@@ -93,6 +93,7 @@ def test_memories_are_not_judged_before_the_reset(engine: Simulator) -> None:
     check_random_program(engine, 289)
 
 
+@pytest.mark.long
 def test_random_programs_with_two_post_lanes(fast: Simulator) -> None:
     for seed in range(30, 40):
         check_random_program(fast, seed, FAST)

@@ -98,6 +98,7 @@ def check(engine: EngineBoard, graph: Graph, image: EngineImage, frames: int = 2
         assert took == cycles
 
 
+@pytest.mark.long
 def test_a_second_network_needs_no_second_circuit(
     board: SimulatedBoard, networks: list[tuple[Graph, EngineImage]]
 ) -> None:
@@ -125,6 +126,7 @@ def test_a_bad_line(board: SimulatedBoard, networks: list[tuple[Graph, EngineIma
     assert running.report is not None and running.report.damaged > 20
 
 
+@pytest.mark.long
 def test_the_host_in_c_agrees(
     board: SimulatedBoard, networks: list[tuple[Graph, EngineImage]], tmp_path: Path
 ) -> None:

@@ -70,10 +70,20 @@ class Design:
 @pytest.mark.parametrize(
     ("folding", "memory", "formats"),
     [
-        (choices(conv=(3, 2), fc=(4, 5), scores=(1, 3)), WeightMemory(128), ("uint2", "int3n")),
+        pytest.param(
+            choices(conv=(3, 2), fc=(4, 5), scores=(1, 3)),
+            WeightMemory(128),
+            ("uint2", "int3n"),
+            marks=pytest.mark.long,
+        ),
         (choices(conv=(2, 9), fc=(3, 9)), WeightMemory(64, 40), ("bipolar", "bipolar")),
         (choices(conv=(2, 9), fc=(3, 9)), WeightMemory(64, 40), ("uint1", "bipolar")),
-        (choices(fc=(4, 15), scores=(1, 1)), WeightMemory(512, latency=200), ("int4", "int5")),
+        pytest.param(
+            choices(fc=(4, 15), scores=(1, 1)),
+            WeightMemory(512, latency=200),
+            ("int4", "int5"),
+            marks=pytest.mark.long,
+        ),
         (choices(conv=(2, 3), fc=(3, 6)), WeightMemory(128), ("uint2", HYBRID)),
     ],
     ids=["three", "binary", "bits", "wide", "codebook"],

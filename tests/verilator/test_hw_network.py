@@ -193,7 +193,14 @@ def _lone_conv(shape: tuple[int, ...], kernel: tuple[int, int], attrs: dict[str,
     return net.builder.finish("conv")
 
 
-@pytest.mark.parametrize("network", [shifts_and_tables, floats, mixed])
+@pytest.mark.parametrize(
+    "network",
+    [
+        shifts_and_tables,
+        pytest.param(floats, marks=pytest.mark.long),
+        pytest.param(mixed, marks=pytest.mark.long),
+    ],
+)
 def test_codes_in_memories_and_on_streams(network: Callable[[], Graph], tmp_path: Path) -> None:
     graph = network()
     design = Design(graph, random_folding(graph, np.random.default_rng(8), 6), tmp_path)
@@ -230,6 +237,7 @@ def test_formats(activation: str, weight: str, tmp_path: Path) -> None:
     Design(graph, random_folding(graph, np.random.default_rng(2)), tmp_path).check()
 
 
+@pytest.mark.long
 def test_digits_network_as_the_search_folds_it(tmp_path: Path) -> None:
     graph = digits_like()
     folding = search_folding(graph, FillGoal(Resources(6000, 9000, 0, 8)), family="ecp5")
@@ -280,7 +288,9 @@ def test_the_frame_behind_a_damaged_one_is_right(tmp_path: Path) -> None:
     assert design.run(no_stalls()).frame_error == 0
 
 
-@pytest.mark.parametrize(("pads", "cycles"), [((1, 0), 2300), ((2, 1), 3600)])
+@pytest.mark.parametrize(
+    ("pads", "cycles"), [((1, 0), 2300), pytest.param((2, 1), 3600, marks=pytest.mark.long)]
+)
 def test_balanced_pipeline(pads: tuple[int, int], cycles: int, tmp_path: Path) -> None:
     """All blocks near the same interval: the hardest case for FIFO depths."""
     net = Net((12, 9, 3), "uint4", "int4", seed=cycles)

@@ -20,7 +20,9 @@ from bitwright.rtl.emit import emit
 FRAMES = 3
 
 
-@pytest.mark.parametrize(("network", "seed"), [(digits_like, 3), (mixed, 7)])
+@pytest.mark.parametrize(
+    ("network", "seed"), [pytest.param(digits_like, 3, marks=pytest.mark.long), (mixed, 7)]
+)
 def test_network_in_a_second_simulator(
     network: Callable[[], Graph], seed: int, tmp_path: Path
 ) -> None:

@@ -47,7 +47,9 @@ def _large() -> list[Element]:
     return pairs
 
 
-@pytest.mark.parametrize("elements", [_small(), _large()], ids=["small", "large"])
+@pytest.mark.parametrize(
+    "elements", [_small(), pytest.param(_large(), marks=pytest.mark.long)], ids=["small", "large"]
+)
 def test_all_pairs_of_codes(elements: list[Element], tmp_path: Path) -> None:
     write_bench(elements, tmp_path / "bench")
     simulator = Simulator.build(tmp_path / "bench")

@@ -63,6 +63,7 @@ def _check_chain(graph: Graph, parts: Partition, folder: Path) -> None:
     assert lint([folder / name for name in table["files"]], table["top"]) == ""
 
 
+@pytest.mark.long
 def test_digits_network_on_two_devices(tmp_path: Path) -> None:
     graph = digits_like()
     device = Resources(2600, 4000, 0, 8)

@@ -111,7 +111,10 @@ def test_words_and_cycles_under_mixed_traffic(bench: Path) -> None:
     assert {"rp", "ras", "rfc", "wr", "cut", "bus"} <= _names(wrong)
 
 
-@pytest.mark.parametrize(("kind", "least"), [("read", 0.47), ("write", 0.47), ("copy", 0.40)])
+@pytest.mark.parametrize(
+    ("kind", "least"),
+    [pytest.param("read", 0.47, marks=pytest.mark.long), ("write", 0.47), ("copy", 0.40)],
+)
 def test_streams_come_near_the_peak(bench: Path, kind: str, least: float) -> None:
     """Half a word a cycle is the peak: 16 bits at twice the clock."""
     found = _run(bench, 40_000, 1, kind)

@@ -143,6 +143,7 @@ def test_wrong_number_of_beats(tmp_path: Path) -> None:
         simulator.run({"in": np.zeros((4, 2), dtype=np.uint8)}, 2)
 
 
+@pytest.mark.long
 def test_waveform_throttle_and_repeatability(tmp_path: Path) -> None:
     simulator = _axis_out(tmp_path, 4, trace=True)
     levels = {"in": levels_of(simulator.design.inputs[0].spec, 5, np.random.default_rng(3))}

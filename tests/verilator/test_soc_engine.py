@@ -145,6 +145,7 @@ def test_the_driver_knows_the_digest(bench: Path, rtl: Path, tmp_path: Path) -> 
     )
 
 
+@pytest.mark.long
 def test_memory_that_refuses_and_programs_that_are_none(bench: Path, net: Net) -> None:
     """Told by the registers, and forgotten by the next start."""
     image, feeds = net.image, net.feeds(1)

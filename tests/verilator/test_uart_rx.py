@@ -38,7 +38,11 @@ def _hears(program: str, step: int, off: float, disturbed: bool, seed: int) -> b
     return heard.split() == [*sent.split(), "break", str(0x5A)]
 
 
-@pytest.mark.parametrize("step", [FEWEST, 7000, 655], ids=lambda step: f"{65536 / step:.2f}")
+@pytest.mark.parametrize(
+    "step",
+    [FEWEST, 7000, pytest.param(655, marks=pytest.mark.long)],
+    ids=lambda step: f"{65536 / step:.2f}",
+)
 def test_receiver_hears_every_byte(tmp_path: Path, runtime: list[str], step: int) -> None:  # noqa: F811
     """All bytes without a pause, then a break; senders up to 3.7 % off, and, at the right rate,
     with one clock of every start and data bit turned over.

@@ -86,6 +86,7 @@ def test_places_that_are_found_are_what_nextpnr_gets(
         implement(DOTS, ECP5, tmp_path / "nowhere", ImplementOptions(clock_mhz=24.0))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_nextpnr")
 def test_bitstream_runs_no_faster_than_its_timing(tmp_path: Path) -> None:
     seen: list[str] = []
@@ -143,7 +144,9 @@ def test_out_of_context_has_timing_but_no_bitstream(tmp_path: Path) -> None:
     assert result.figures["lut"].value == result.design.lut
 
 
-@pytest.mark.parametrize("name", ["xc7z020", "cyclonev-5csema4"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("xc7z020", marks=pytest.mark.long), "cyclonev-5csema4"]
+)
 def test_synthesis_only_targets_say_so(tmp_path: Path, name: str) -> None:
     result = implement(DOTS, load_target(name), tmp_path)
     assert {figure.source for figure in result.figures.values()} == {Source.SYNTHESIS}

@@ -112,7 +112,10 @@ def test_thresholds_elaborate_as_many_bits_as_they_store(lanes: int, tmp_path: P
     assert table["design"]["num_memory_bits"] == 8 * 7 * int(case.parameters["ThrWidth"])
 
 
-@pytest.mark.parametrize("family", COMMANDS)
+@pytest.mark.parametrize(
+    "family",
+    ["ecp5", *(pytest.param(name, marks=pytest.mark.long) for name in COMMANDS if name != "ecp5")],
+)
 def test_library_synthesises(family: str, tmp_path: Path) -> None:
     cells = _synthesise(tmp_path, family)
     multiplier, block_rams = MULTIPLIERS[family], BLOCK_RAMS[family]

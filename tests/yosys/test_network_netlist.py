@@ -78,7 +78,7 @@ def _equal(folder: Path, graph: Graph, hardware: Graph, stalls: Sequence[StallPa
             assert result.interval == analyse(hardware).interval
 
 
-@pytest.mark.parametrize("style", ["distributed", "block"])
+@pytest.mark.parametrize("style", ["distributed", pytest.param("block", marks=pytest.mark.long)])
 def test_mapped_network_gives_the_integers_of_the_graph(tmp_path: Path, style: str) -> None:
     need(missing_for("verilator"))
     net = Net((5, 4, 1), "uint3", "int3n", seed=20)
@@ -134,6 +134,7 @@ def test_deep_memories_have_a_register_before_the_choice(tmp_path: Path, style: 
     _equal(tmp_path, graph, hardware, (no_stalls(), random_stalls(0.5, 3)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("style", ["distributed", "block"])
 def test_deep_buffers_have_a_register_before_the_choice(tmp_path: Path, style: str) -> None:
     """The buffer of a window in rows: of LUT RAM from 129 words on, of block RAM where its ninth
