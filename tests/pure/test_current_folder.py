@@ -111,8 +111,10 @@ def test_a_file_that_is_called_like_code_without_one_opens_nothing(
 
 
 def test_the_users_modules_find_each_other(harmed: Path, tmp_path: Path) -> None:
-    """Also late, by a name that is put together, in packages, and over both folders."""
-    recipe = tmp_path / "recipe"
+    """Also late, by a name that is put together, in packages, and over both folders, where one of
+    them lies in the other.
+    """
+    recipe = harmed.parent / "recipe_of_a_test"
     (recipe / "own_package_of_a_test").mkdir(parents=True)
     (recipe / "own_of_a_test.py").write_text(
         "import importlib\nimport own_beside_of_a_test as beside\n"
@@ -135,6 +137,29 @@ def test_the_users_modules_find_each_other(harmed: Path, tmp_path: Path) -> None
         assert found[:3] == (1, 2, 3) and not found[3].startswith(str(recipe))
         assert (sys.path, sys.meta_path) == before
     finally:
+        for name in [name for name in sys.modules if "_of_a_test" in name]:
+            del sys.modules[name]
+            plugins._IMPORTED.pop(name, None)
+
+
+def test_what_is_not_installed_is_not_taken_from_where_one_stands(
+    harmed: Path, tmp_path: Path
+) -> None:
+    """``try: import apex`` of one's own module ran the file of whoever may write into /tmp."""
+    recipe = tmp_path / "recipe"
+    recipe.mkdir()
+    (recipe / "trying_of_a_test.py").write_text(
+        "try:\n    import apex_of_a_test as apex\nexcept ImportError:\n    apex = None\n"
+        "def value(): return apex\n"
+    )
+    (harmed.parent / "apex_of_a_test.py").write_text("A = 1\n")
+    try:
+        with importable(recipe):
+            assert plugins.load_plugin("trying_of_a_test:value", "model")() is None
+        with importable(recipe, names=["apex_of_a_test"]):  # a recipe that says so means it
+            assert importlib.import_module("apex_of_a_test").A == 1
+    finally:
+        (harmed.parent / "apex_of_a_test.py").unlink()
         for name in [name for name in sys.modules if "_of_a_test" in name]:
             del sys.modules[name]
             plugins._IMPORTED.pop(name, None)

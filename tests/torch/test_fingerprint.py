@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import subprocess
 import sys
+import threading
+import weakref
+from array import array
+from collections import Counter, defaultdict
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +87,23 @@ def hooked(value: float) -> nn.Module:
     return net
 
 
+HELD = [Setting(1), Setting(2)]
+
+
+def marked(value: float) -> torch.Tensor:
+    tensor = torch.ones(1)
+    tensor.scale = value
+    return tensor
+
+
+def with_attribute(value: float) -> Any:
+    def function(x: Any) -> Any:
+        return x * function.factor
+
+    function.factor = value
+    return function
+
+
 def layers(value: float) -> nn.Module:
     inner = nn.Hardtanh(0.0, value)
     return Net([inner])  # in a list: no part of `modules`
@@ -92,8 +116,8 @@ PAIRS: dict[str, tuple[Any, Any]] = {
     "closure": (lambda: Net(closed(2)), lambda: Net(closed(3))),
     "lambda": (lambda: Net(lambda x: x + 1), lambda: Net(lambda x: x + 2)),
     "partial": (
-        lambda: Net(functools.partial(torch.clamp, max=1)),
-        lambda: Net(functools.partial(torch.clamp, max=2)),
+        lambda: Net(partial(torch.clamp, max=1)),
+        lambda: Net(partial(torch.clamp, max=2)),
     ),
     "method": (lambda: Net(Setting(1).__eq__), lambda: Net(Setting(2).__eq__)),
     "array": (lambda: Net(np.arange(3)), lambda: Net(np.arange(3)[::-1])),
@@ -123,6 +147,37 @@ PAIRS: dict[str, tuple[Any, Any]] = {
     "forward's closure": (lambda: closing(torch.relu), lambda: closing(torch.tanh)),
     "hook": (lambda: hooked(1), lambda: hooked(2)),
     "layers in a list": (lambda: layers(1), lambda: layers(2)),
+    "weak reference": (
+        lambda: Net(weakref.ref(HELD[0])),
+        lambda: Net(weakref.ref(HELD[1])),
+    ),
+    "attribute of a tensor": (lambda: Net([marked(1)]), lambda: Net([marked(2)])),
+    "attribute of a function": (lambda: Net(with_attribute(1)), lambda: Net(with_attribute(2))),
+    **{
+        f"{type(one).__name__} {one!r:.30}": (
+            lambda one=one: Net(one),
+            lambda other=other: Net(other),
+        )
+        for one, other in (
+            (np.float32(1), np.float32(9)),
+            (np.int64(1), np.int64(9)),
+            (np.bool_(0), np.bool_(1)),
+            (range(3), range(9)),
+            (slice(3), slice(9)),
+            (array("i", [1]), array("i", [2])),
+            (bytearray(b"a"), bytearray(b"b")),
+            (Decimal(1), Decimal(2)),
+            (Fraction(1, 2), Fraction(2)),
+            (itemgetter(1), itemgetter(9)),
+            ((1.0).__mul__, (9.0).__mul__),
+            (torch.tensor(1.0).mul, torch.tensor(9.0).mul),
+            (torch.Tensor.mul, torch.Tensor.add),
+            (torch.channels_last, torch.contiguous_format),
+            (np.dtype("i4"), np.dtype("i8")),
+            (Counter("aab"), Counter("abb")),
+            (defaultdict(int), defaultdict(float)),
+        )
+    },
     "dtype": (lambda: Net(torch.float16), lambda: Net(torch.float32)),
 }
 
@@ -138,7 +193,8 @@ def test_what_cannot_be_looked_through_is_never_the_same() -> None:
     deep: list[Any] = []
     for _ in range(100):
         deep = [deep]
-    assert settings_digest(Net(deep)) != settings_digest(Net(deep))
+    for hidden in (deep, memoryview(b"a"), threading.Lock(), (n for n in range(3))):
+        assert settings_digest(Net(hidden)) != settings_digest(Net(hidden))
 
 
 def test_things_that_know_each_other() -> None:

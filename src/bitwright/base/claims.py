@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bitwright.base.errors import RunError
 from bitwright.base.files import cache_dir, check_free
+from bitwright.base.folders import check_way
 from bitwright.base.locks import exclusive
 
 
@@ -23,8 +24,10 @@ def claimed(*places: Path, force: bool = False) -> Iterator[None]:
         force: replace what is there.
 
     Raises:
-        RunError: one is there already, or another command holds it.
+        RunError: one is there already, or another command holds it; as `check_way`.
     """
+    for place in places:
+        check_way(place)
     with ExitStack() as stack:
         try:
             locks = cache_dir("claims")

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import secrets
+import shutil
 import tempfile
 import tomllib
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -52,6 +53,21 @@ def atomic_write(path: Path, body: bytes | str) -> None:
         OSError: the disk is full or the folder is not writable; it names the file. The old one is
             untouched, unless the disk fails after the new one has taken its name.
     """
+    _write(path, lambda file: file.write(body.encode() if isinstance(body, str) else body))
+
+
+def atomic_copy(source: Path, path: Path) -> None:
+    """The same with what is in another file: one that a library wrote, by its name and by others
+    beside it, in a folder where nobody else puts anything under these names.
+
+    Raises:
+        OSError: as `atomic_write`; the source cannot be read.
+    """
+    with open_regular(source) as stream:
+        _write(path, lambda file: shutil.copyfileobj(stream, file, _CHUNK))
+
+
+def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     make_folder(path.parent)
     start = os.fsencode(path.name)[:_NAME_BYTES].decode(errors="ignore")  # no half characters
     temporary = path.with_name(f".{start}.{secrets.token_hex(6)}")
@@ -59,7 +75,7 @@ def atomic_write(path: Path, body: bytes | str) -> None:
         # Not mkstemp, whose files are the owner's alone: the kernel takes off what umask says, and
         # to ask for that, it must be changed for a moment, for all threads.
         with open(temporary, "xb", opener=_opener) as file:
-            file.write(body.encode() if isinstance(body, str) else body)
+            fill(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

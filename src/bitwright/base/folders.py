@@ -25,6 +25,10 @@ TRUSTED_GROUPS = "BITWRIGHT_TRUSTED_GROUPS"
 _NAME = 40  #: letters of a folder's name in that of the one beside it
 #: Links that a path leads over, as Linux follows.
 _MOST_LINKS = 40
+_IF_TRUSTED = (
+    "if you trust him, call Bitwright from a folder that is his; if it is a team's, "
+    f"{TRUSTED_GROUPS}=GROUP"
+)
 _LINK = "is a symbolic link, by which something would be written elsewhere"
 _LINK_HINT = "remove it, or put a folder or file of its own in its place"
 
@@ -52,9 +56,11 @@ def whole_folder(place: Path) -> Iterator[Path]:
     what is written by name goes nowhere else.
 
     Raises:
-        RunError: the place has no name, as the current folder.
+        RunError: the place has no name, as the current folder; as `check_way`; something was put
+            there, where nothing was at the beginning.
         OSError: it cannot be written.
     """
+    check_way(place)
     if place.name in ("", ".."):
         raise RunError(
             "is where somebody may stand; a new folder would take its place",
@@ -62,6 +68,7 @@ def whole_folder(place: Path) -> Iterator[Path]:
             hint="name a folder in it",
         )
     make_folder(place.parent)
+    free = not os.path.lexists(place) or (place.is_dir() and not any(place.iterdir()))
     with tempfile.TemporaryDirectory(prefix="bitwright-") as own:
         made = Path(own, "made")
         made.mkdir()
@@ -71,13 +78,17 @@ def whole_folder(place: Path) -> Iterator[Path]:
         old = beside.with_name(beside.name + ".old")
         try:
             _copy_into(_opened(str(beside)), made)
-            if place.exists() or place.is_symlink():  # moved away first and then deleted
+            check_way(place)
+            if not free and os.path.lexists(place):  # moved away first and then deleted
                 place.rename(old)
             try:
-                beside.rename(place)
-            except OSError:
+                beside.rename(place)  # an empty folder may be there, nothing else
+            except OSError as error:
                 if os.path.lexists(old):
                     old.rename(place)
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    said = "is there now, and was not at the beginning: somebody has just made it"
+                    raise RunError(said, where=str(place), hint="name another place") from error
                 raise
         finally:
             for left in (beside, old):
@@ -274,17 +285,10 @@ def check_owner(folder: Path) -> None:
         RunError: it is one.
         OSError: it cannot be looked at.
     """
-    trusted = {os.geteuid(), 0}
-    with suppress(FileNotFoundError):  # the current folder was removed
-        trusted.add(Path.cwd().stat().st_uid)
-    if os.geteuid() == 0 and (caller := os.environ.get("SUDO_UID", "")).isdecimal():
-        trusted.add(int(caller))
+    trusted = _trusted()
     for place, found, last in _way(folder):
         is_link = stat.S_ISLNK(found.st_mode)
-        if not (is_link or last):
-            continue
-        shared = not is_link and found.st_mode & stat.S_IWGRP
-        if found.st_uid in trusted or (shared and found.st_gid in _teams()):
+        if not (is_link or last) or _is_trusted(found, trusted):
             continue
         if is_link:
             raise RunError(
@@ -297,9 +301,57 @@ def check_owner(folder: Path) -> None:
             f"is another user's (number {found.st_uid}): what is made and run in it he could "
             "exchange",
             where=str(folder),
-            hint="copy it into a folder of your own (cp -r); if you trust him, call Bitwright from "
-            f"a folder that is his; if it is a team's, {TRUSTED_GROUPS}=GROUP",
+            hint=f"copy it into a folder of your own (cp -r); {_IF_TRUSTED}",
         )
+
+
+def check_way(place: Path) -> None:
+    """Refuse to write where another user may exchange a folder on the way while that is done: what
+    is made or removed there would be made or removed elsewhere. Whom one trusts, `check_owner`
+    says; the way to the current folder is not asked, where one stands already, nor is the place
+    itself, which others look at.
+
+    Raises:
+        RunError: he may.
+    """
+    trusted, here = _trusted(), set[Path]()
+    with suppress(FileNotFoundError):
+        here = {Path.cwd(), *Path.cwd().parents}
+    start = place
+    while not os.path.lexists(start) and start != start.parent:
+        start = start.parent
+    with suppress(OSError):  # what cannot be looked at cannot be written either
+        for one, found, last in _way(start):
+            is_link = stat.S_ISLNK(found.st_mode)
+            if one in here or (last and start == place):
+                continue
+            open_to_all = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+            if not _is_trusted(found, trusted):
+                whose = f"another user's {'link' if is_link else 'folder'} (number {found.st_uid})"
+            elif open_to_all and not is_link:
+                whose = "a folder that everybody may write into"
+            else:
+                continue
+            raise RunError(
+                f"leads through {one}, {whose}: what is written could be made to go elsewhere",
+                where=str(place),
+                hint=f"name a place in a folder of your own; {_IF_TRUSTED}",
+            )
+
+
+def _trusted() -> set[int]:
+    """Numbers of the users whose folders are as good as one's own."""
+    found = {os.geteuid(), 0}
+    with suppress(FileNotFoundError):  # the current folder was removed
+        found.add(Path.cwd().stat().st_uid)
+    if os.geteuid() == 0 and (caller := os.environ.get("SUDO_UID", "")).isdecimal():
+        found.add(int(caller))
+    return found
+
+
+def _is_trusted(found: os.stat_result, trusted: set[int]) -> bool:
+    shared = not stat.S_ISLNK(found.st_mode) and found.st_mode & stat.S_IWGRP
+    return found.st_uid in trusted or bool(shared and found.st_gid in _teams())
 
 
 def _teams() -> set[int]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bitwright.base.errors import DataError, RunError
 from bitwright.base.files import atomic_write, regular_bytes
-from bitwright.base.folders import check_owner, make_folder
+from bitwright.base.folders import check_owner, check_way, make_folder
 from bitwright.base.noted import is_noted, note
 from bitwright.base.store import content_key
 
@@ -102,6 +102,7 @@ def kept_place(place: Path) -> Iterator[Path]:
     Raises:
         RunError: it is another user's, a link that leads to no folder (yet), or cannot be made.
     """
+    check_way(place)
     made = [step for step in (place, *place.parents) if not os.path.lexists(step)]
     try:
         _make(place)

@@ -27,7 +27,8 @@ class UsersModules(MetaPathFinder):
     """Finds modules of the user's own; stands on `sys.meta_path` while it is open.
 
     Args:
-        folders: resolved; the first that has a module gives it.
+        folders: resolved; the first that has a module gives it. What is not named is found in
+            those that the module that imports it lies in, or that lie above or below these.
         names: packages and modules (without dots) that may be imported by anybody.
     """
 
@@ -50,7 +51,9 @@ class UsersModules(MetaPathFinder):
             return None
         found = self._found(fullname, beside)
         if found is None and PathFinder.find_spec(fullname) is None:
-            found = self._found(fullname, self.folders)
+            # Where the user stands, which comes last, only for what lies below it: he may stand
+            # among downloads, and a module of his own try what is not installed.
+            found = self._found(fullname, [f for f in self.folders if _same_project(f, beside)])
         return found
 
     def _found(self, name: str, folders: Iterable[Path]) -> ModuleSpec | None:
@@ -115,6 +118,10 @@ def _importer() -> Path | None:
             return file.resolve() if file.is_absolute() and file.is_file() else None
         frame = frame.f_back
     return None
+
+
+def _same_project(folder: Path, folders: Iterable[Path]) -> bool:
+    return any(one.is_relative_to(folder) or folder.is_relative_to(one) for one in folders)
 
 
 def _is_own(file: Path, folder: Path) -> bool:

@@ -33,6 +33,7 @@ from bitwright.sim.spec import Design, load_design
 from bitwright.sim.toolchain import (
     BOARD,
     CHECKS,
+    MEMORY,
     TIMEOUT_S,
     compile_program,
     harness_identity,
@@ -223,7 +224,9 @@ def _compile(design: Design, name: str, top: str, scratch: Path, level: str) -> 
     argv += ["--top-module", name, "-O3", "--x-initial", "unique", "--no-timing"]
     argv += ["-Wno-lint", "-Wno-style", "-Wno-fatal", "--output-split", "40000"]
     argv += [*names, "serial_top.sv"]
-    output_of(argv, cwd=sources, name="verilator", env=dict(tool.env), timeout=TIMEOUT_S)
+    output_of(
+        argv, cwd=sources, name="verilator", env=dict(tool.env), timeout=TIMEOUT_S, memory=MEMORY
+    )
     made = sorted(scratch.glob("Vtop*.cpp"))
     config = '#include "Vtop.h"\n#define BW_TOP Vtop\n'
     program = scratch / _PROGRAM

@@ -49,10 +49,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(run(list(arguments)))
     _in_utf8()
     limit_memory()
+    _own_place_for_torch()
     code = run(sys.argv[1:])
     if code == EXIT_INTERRUPTED:
         end_in_time()
     sys.exit(code)
+
+
+def _own_place_for_torch() -> None:
+    """Its compiler makes a folder as soon as it is imported: by default in one where everybody
+    writes, under a name that others know; whoever puts a file there ends each training.
+    """
+    place = cache_root() / "torch"
+    made = next(step for step in place.parents if step.exists())
+    if os.access(made, os.W_OK):
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(place))
 
 
 def _in_utf8() -> None:

@@ -11,7 +11,6 @@ looked at.
 from __future__ import annotations
 
 import math
-import os
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -19,14 +18,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from tempfile import mkstemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
-from bitwright.base.files import file_inside, held_size, read_bytes, read_text
+from bitwright.base.files import atomic_copy, file_inside, held_size, read_bytes, read_text
+from bitwright.base.folders import check_way
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, decode_image
 from bitwright.data.image_files import named
@@ -180,31 +180,32 @@ def write_database(target: str | Path, items: Iterable[tuple[str, Stored]]) -> i
     Raises:
         DataError: a key is there twice in one part, no image at all, or the file cannot be written.
     """
-    path = Path(target)
+    path, count = Path(target), 0
+    check_way(path)
+    if not path.parent.is_dir():
+        raise DataError("cannot be written: there is no such folder", where=str(path.parent))
     try:
-        handle, name = mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-    except OSError as error:
-        raise DataError(f"cannot be written: {error.strerror}", where=str(path)) from error
-    count = 0
-    try:
-        with closing(sqlite3.connect(name)) as base, base:
-            base.execute(f"PRAGMA application_id = {_MAGIC}")
-            base.execute(_TABLE)
-            for part, item in items:
-                shape = item.image.shape
-                row = (part, item.key, item.label, *shape, item.image.tobytes())
-                base.execute("INSERT INTO images VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-                count += 1
-        if not count:
-            raise DataError("no images", where=str(path))
-        os.replace(name, path)
+        # SQLite looks for its journal under a name that others would know beside the file.
+        with TemporaryDirectory(prefix="bitwright-") as folder:
+            made = Path(folder, "images.db")
+            with closing(sqlite3.connect(made)) as base, base:
+                base.execute(f"PRAGMA application_id = {_MAGIC}")
+                base.execute(_TABLE)
+                for part, item in items:
+                    shape = item.image.shape
+                    row = (part, item.key, item.label, *shape, item.image.tobytes())
+                    base.execute("INSERT INTO images VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+                    count += 1
+            if not count:
+                raise DataError("no images", where=str(path))
+            atomic_copy(made, path)
     except sqlite3.IntegrityError as error:
         raise DataError(f"a key is there twice: {error}", where=str(path)) from error
-    except (sqlite3.Error, OSError) as error:
+    except sqlite3.Error as error:
         raise DataError(f"cannot be written: {error}", where=str(path)) from error
-    finally:
-        Path(name).unlink(missing_ok=True)
+    except OSError as error:
+        said = error.strerror or str(error)
+        raise DataError(f"cannot be written: {said}", where=str(path)) from error
     return count
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import secrets
 import sys
-from collections import deque
-from collections.abc import Iterable, Mapping, Set
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import Enum
 from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -25,6 +27,7 @@ _MOST = 1_000_000
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 #: Whose classes are the same in each process; of torch's own the version is in the key of results.
 _FOREIGN = {"torch", "builtins"}
+_TOLD_WHOLE = (nn.Module, type, ModuleType, logging.Logger)
 _TOLD_ELSEWHERE = {"training", "_parameters", "_modules"}
 _OF_EVERY_CLASS = {
     "__dict__", "__weakref__", "__doc__", "__annotations__", "__abstractmethods__", "_abc_impl",
@@ -81,6 +84,8 @@ class _Told:
                 self._kept.append(value)
                 self._depth += 1
                 self.each(*_parts(value))
+                if not isinstance(value, _TOLD_WHOLE):
+                    self.each(getattr(value, "__dict__", None))
                 self._depth -= 1
                 self._note("end")
 
@@ -105,12 +110,22 @@ def _layers(model: nn.Module) -> list[Any]:
 
 @functools.singledispatch
 def _parts(value: Any) -> Iterable[Any]:
-    """What an object is made of, besides its type."""
+    """What an object is made of, besides its type and what it has by name: what it would be copied
+    by. Of what has no copies, nobody knows whether it is the same.
+    """
     if isinstance(value, type):  # of which types themselves are, is their own matter
         return [f"{value.__module__}.{value.__qualname__}"]
-    slots = [name for one in type(value).__mro__ for name in getattr(one, "__slots__", ())]
-    held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-    return [{**getattr(value, "__dict__", {}), **held}]
+    try:
+        found = value.__reduce_ex__(2)
+    except Exception:  # whatever a class raises that is not to be copied
+        return [secrets.token_hex()]
+    parts = [found] if isinstance(found, str) else found
+    return [[*part] if isinstance(part, Iterator) else part for part in parts]
+
+
+@_parts.register
+def _(value: weakref.ref) -> Iterable[Any]:  # type: ignore[type-arg]
+    return [value()]
 
 
 @_parts.register(list)
@@ -123,6 +138,16 @@ def _(value: Iterable[Any]) -> Iterable[Any]:
 @_parts.register
 def _(value: Mapping) -> Iterable[Any]:  # type: ignore[type-arg]  # singledispatch wants a class
     return [*value.keys(), *value.values()]
+
+
+@_parts.register
+def _(value: defaultdict) -> Iterable[Any]:  # type: ignore[type-arg]
+    return [value.default_factory, *value.keys(), *value.values()]
+
+
+@_parts.register
+def _(value: logging.Logger) -> Iterable[Any]:
+    return [value.name]
 
 
 @_parts.register
@@ -175,7 +200,7 @@ def _(value: MethodType) -> Iterable[Any]:
 
 @_parts.register
 def _(value: BuiltinFunctionType) -> Iterable[Any]:
-    return [value.__module__, value.__qualname__]
+    return [value.__module__, value.__qualname__, value.__self__]
 
 
 @_parts.register

@@ -92,9 +92,9 @@ def export_artifact(
     _check_widths(graph)
     most = room_for(chosen=True) if room is None else room
     frames = frames_within(graph, frames, most, "artifact", edges=True)
-    given = random_feeds(graph, frames, np.random.default_rng(seed)) if feeds is None else feeds
-    levels = graph.run(given, edges=True)
     with whole_folder(path) as folder:  # nobody else can exchange there what is run
+        given = random_feeds(graph, frames, np.random.default_rng(seed)) if feeds is None else feeds
+        levels = graph.run(given, edges=True)
         manifest = _write(graph, levels, folder)
         values = _replayed(folder, levels)
         sizes = {entry.name: entry.stat().st_size for entry in sorted(folder.iterdir())}

@@ -9,8 +9,10 @@ up, frames of a camera, a list.
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import io
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from bitwright.papers.bnn_soc.trainer import Trainer
 Frame = tuple[str, NDArray[np.uint8]]
 LABELS = "labels.csv"
 _DIGITS = 9  # of a label
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def folder_source(
@@ -112,24 +115,47 @@ class _Table:
 
     def note(self, name: str, guess: str) -> None:
         """Keep a frame's row; the label that a person has given stays."""
-        known = self._seen is not None and self._state() == self._seen
-        if not known:
-            self._rows = {row[0]: row for row in _rows(self._queue)}
+        if self._seen is not None and self._state() == self._seen:
+            row = self._rows.get(name, (name, "", guess))
+            if row[2] == guess and (name in self._rows or self._append(row)):
+                self._rows[name] = row
+                return
+        self._rows = {row[0]: row for row in _rows(self._queue)}
         before = self._rows.get(name)
-        row = self._rows[name] = name, before[1] if before else "", guess
-        if not known or before not in (None, row):
-            _write(self._queue, list(self._rows.values()))
-        elif before is None:
-            with self._place.open("a", encoding="utf-8", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerow(row)
+        self._rows[name] = name, before[1] if before else "", guess
+        _write(self._queue, list(self._rows.values()))
         self._seen = self._state()
+
+    def _append(self, row: tuple[str, str, str]) -> bool:
+        """Put a row behind the others; not where whose the queue is has put another file, or a link
+        to one, since it was looked at.
+        """
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(row)
+        try:
+            handle = os.open(self._place, _APPEND)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOENT, errno.ENXIO):
+                return False
+            raise
+        with open(handle, "ab") as file:
+            found = os.fstat(handle)
+            if _state_of(found) != self._seen or found.st_nlink != 1:
+                return False
+            file.write(text.getvalue().encode())
+            file.flush()
+            self._seen = _state_of(os.fstat(handle))
+        return True
 
     def _state(self) -> tuple[int, ...] | None:
         try:
-            found = self._place.lstat()
+            return _state_of(self._place.lstat())
         except OSError:
             return None
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _state_of(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _rows(queue: Path) -> list[tuple[str, str, str]]:

@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError, model_validator
 from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, RecipeError, RunError
 from bitwright.base.files import MOST_TEXT, atomic_write, parse_json, read_text
-from bitwright.base.folders import check_owner, make_folder, own_file, remove_folder
+from bitwright.base.folders import check_owner, check_way, make_folder, own_file, remove_folder
 from bitwright.base.locks import exclusive
 from bitwright.base.made import is_own, remember
 from bitwright.base.memory import LARGE, is_chosen, shown
@@ -242,6 +242,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     if place in _HELD:
         yield
         return
+    check_way(folder)
     check_owner(folder)
     with exclusive(folder / LOCK, remove=True):
         _HELD.add(place)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from bitwright.base.errors import MismatchError, ModelError, RecipeError, RunError
 from bitwright.base.files import check_free
+from bitwright.base.folders import check_way, remove_folder
 from bitwright.base.nouns import OF_AXES
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.trust import importable
@@ -115,8 +115,9 @@ def build_model(  # noqa: PLR0913 - a section of a recipe each
     integers = _integers(model, reals, quant, progress)
     design = _design(integers, reals, place, settings, name or type(model).__name__, progress)
     design = replace(design, host=_host(design.graph, integers, classes, pixels))
-    if place.exists():
-        shutil.rmtree(place)
+    check_way(place)
+    _check_place(place, force)  # minutes later: somebody may have made it
+    remove_folder(place)
     design.save()
     steps.simulate_design(design, progress)
     bitstream = None
