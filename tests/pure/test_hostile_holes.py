@@ -106,7 +106,7 @@ def test_parameters_of_a_graph_that_are_holes(
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("0123456789abcdef.npy", body.getvalue(), zipfile.ZIP_STORED)
     dug(path)
-    monkeypatch.setattr("bitwright.ir.text.MOST_OF_A_FILE", MIB)
+    monkeypatch.setattr("bitwright.ir.text._FREE", MIB)
     with pytest.raises(DataError, match="take too much memory"):
         load_graph(path, {"integer": INTEGER})
 

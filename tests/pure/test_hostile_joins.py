@@ -215,7 +215,7 @@ def test_many_nodes_share_their_weights(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(text, "_MOST_NUMBERS", 1 << 22)
     with pytest.raises(GraphError, match="its nodes read 8388608 numbers of parameters; at most"):
         load_graph(path, {"integer": INTEGER})
-    monkeypatch.setattr(text, "MOST_OF_A_FILE", 1 << 20)
+    monkeypatch.setattr(text, "_FREE", 1 << 20)
     monkeypatch.setattr(text, "_EXPANSION", 1)
     with pytest.raises(DataError, match=r"g\.bwg: its parameters take too much memory"):
         load_graph(path, {"integer": INTEGER})

@@ -61,19 +61,22 @@ def pack_lanes(lanes: IntArray, width: int, layout: str) -> Memory:
     low, high = int(lanes.min()), int(lanes.max())
     if low < -(1 << (width - 1)) or high >= 1 << (width if low >= 0 else width - 1):
         raise GraphError(f"values [{low}, {high}] do not fit into {width} bits", where=layout)
-    shifts = np.arange(width, dtype=np.int64)
-    bits = ((lanes[:, :, None] >> np.minimum(shifts, 63)) & 1).astype(np.uint8)
+    bits = np.empty((*lanes.shape, width), dtype=np.uint8)
+    for place in range(width):  # not at once: that takes eight bytes for each bit
+        bits[:, :, place] = (lanes >> min(place, 63)) & 1
     return Memory(bits.reshape(lanes.shape[0], -1), layout)
 
 
 def unpack_lanes(memory: Memory, lanes: int, *, signed: bool) -> IntArray:
     """Inverse of `pack_lanes`."""
     width = memory.width // lanes
-    bits = memory.bits.reshape(memory.depth, lanes, width).astype(np.int64)
-    weights = np.int64(1) << np.arange(width, dtype=np.int64)
-    if signed:
-        weights[-1] = -weights[-1]
-    return np.asarray((bits * weights).sum(axis=2))
+    bits = memory.bits.reshape(memory.depth, lanes, width)
+    found = np.zeros((memory.depth, lanes), dtype=np.int64)
+    for place in range(width):
+        value = np.int64(1) << np.int64(place)
+        last = signed and place == width - 1
+        found += bits[:, :, place] * (-value if last else value)
+    return found
 
 
 def parse_memory(text: str, width: int) -> Bits:

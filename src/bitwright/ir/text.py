@@ -26,7 +26,6 @@ from bitwright.base.arrays import read_npy
 from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, GraphError
 from bitwright.base.files import atomic_write, held_size, parse_json_start
-from bitwright.base.memory import MOST_OF_A_FILE
 from bitwright.ir.dialect import Dialect
 from bitwright.ir.footprint import check_frame
 from bitwright.ir.graph import Graph, print_graph, verify
@@ -43,6 +42,9 @@ _MOST_LINE = 4 << 20
 #: Numbers of parameters that all nodes read together, where they share them.
 _MOST_NUMBERS = 1 << 26
 _EXPANSION = 100
+#: Bytes that parameters take as 64-bit numbers, whatever the size of their file: what is made of
+#: them behind the reader takes some ten times as much.
+_FREE = 256 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -97,7 +99,7 @@ def _read_params(archive: zipfile.ZipFile, path: Path) -> dict[str, IntArray]:
         DataError: they take too much memory: a number of the file may have one byte.
     """
     params: dict[str, IntArray] = {}
-    room = max(MOST_OF_A_FILE, _EXPANSION * held_size(path))
+    room = max(_FREE, _EXPANSION * held_size(path))
     for name in archive.namelist():
         if name.endswith(".npy"):
             found = read_npy(read_member(archive, name, str(path)), f"{path}:{name}")
