@@ -106,6 +106,39 @@ def test_a_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert int(output_of(asked, name="a", timeout=50, memory=0.01)) != most
 
 
+def test_the_first_run_of_a_tool_that_compiles_itself_is_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two wrote the compiled file at once, by its name: one of them ended with SIGBUS."""
+    monkeypatch.setenv("BITWRIGHT_CACHE", str(tmp_path / "cache"))
+    code = (
+        "import os, sys, time\n"
+        "here = sys.argv[1] + '/running'\n"
+        "os.close(os.open(here, os.O_CREAT | os.O_EXCL))\n"
+        "time.sleep(0.5)\n"
+        "os.remove(here)\n"
+    )
+    command = (sys.executable, "-c", code, str(tmp_path))
+    tool = tools.Tool("t", "package t (WebAssembly)", "1", command)
+    ended: list[int] = []
+
+    def run(number: int) -> None:
+        log = tmp_path / f"log{number}"
+        done = tools.run_tool(tool, [], cwd=tmp_path, log=log, timeout=60)
+        ended.append(done.returncode)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
+    for thread in threads[:2]:
+        thread.start()
+    for thread in threads[:2]:
+        thread.join()
+    assert ended == [0, 0]
+    (mark,) = (tmp_path / "cache" / "wasm").iterdir()
+    begun = mark.stat().st_mtime_ns
+    threads[2].run()
+    assert ended == [0, 0, 0] and mark.stat().st_mtime_ns == begun
+
+
 def test_missing_program(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="cannot be started: No such file"):
         run_process(["/nowhere/yosys"], cwd=tmp_path, log=tmp_path / "log", timeout=5)

@@ -8,15 +8,19 @@ absence into an error with the install command; ``doctor`` reports on all of the
 from __future__ import annotations
 
 import importlib.util
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 
 from bitwright.base.errors import ToolError
+from bitwright.base.files import cache_dir
+from bitwright.base.locks import exclusive
 from bitwright.base.tools.process import (
     Completed,
     Tick,
@@ -28,6 +32,7 @@ from bitwright.base.tools.process import (
 from bitwright.base.tools.python import INTERPRETER, python
 
 _PACKAGED = "package "
+_WASM = " (WebAssembly)"
 _VERILATOR_MAJOR = 5
 _TRIAL_TIMEOUT_S = 240.0  # the first run of a WebAssembly tool compiles it
 
@@ -175,17 +180,40 @@ def run_tool(
     Raises:
         ToolError: it cannot start, ran out of time, or ended with a failing status.
     """
-    completed = run_process(
-        [*tool.command, *arguments],
-        cwd=cwd,
-        log=log,
-        timeout=timeout,
-        env=dict(tool.env),
-        name=tool.name,
-        tick=tick,
-    )
+    with _alone_at_first(tool):
+        completed = run_process(
+            [*tool.command, *arguments],
+            cwd=cwd,
+            log=log,
+            timeout=timeout,
+            env=dict(tool.env),
+            name=tool.name,
+            tick=tick,
+        )
     check_finished(completed, tool.name)
     return completed
+
+
+@contextmanager
+def _alone_at_first(tool: Tool) -> Iterator[None]:
+    """The first run of a WebAssembly tool compiles it and writes that to a file by its name, into
+    which other processes look: where two wrote it at once, one of them ended with SIGBUS.
+    """
+    if not tool.origin.endswith(_WASM):
+        yield
+        return
+    runtime = metadata.version("wasmtime") if _has_package("wasmtime") else "none"
+    try:
+        mark = cache_dir("wasm") / f"{tool.name}-{tool.version}-wasmtime-{runtime}"
+    except OSError:  # no place to note it: as if this process were alone
+        yield
+        return
+    if mark.exists():
+        yield
+        return
+    with exclusive(mark.with_name(f"{mark.name}.lock"), wait_s=math.inf, remove=True):
+        yield
+        mark.touch()
 
 
 def _spec(name: str) -> ToolSpec:
@@ -229,7 +257,7 @@ def _wasm(name: str, package: str, module: str, function: str) -> Iterator[Tool]
         return
     code = f"import sys, {module} as m; sys.exit(m.{function}(sys.argv[1:]))"
     command = tuple(python("-c", code))
-    yield Tool(name, f"{_PACKAGED}{package} (WebAssembly)", metadata.version(package), command)
+    yield Tool(name, f"{_PACKAGED}{package}{_WASM}", metadata.version(package), command)
 
 
 def _on_path(name: str, programs: Sequence[str], version_option: str) -> Iterator[Tool]:
