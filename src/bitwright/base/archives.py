@@ -202,10 +202,8 @@ def gunzip(packed: bytes, where: str, held: int | None = None) -> bytes:
         DataError: it is corrupt, ends too early, or is too long.
     """
     with unpacking("gzip file", where), gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
-        bounded, unpacked = (
-            Bounded(stream, most_of(len(packed) if held is None else held), where),
-            io.BytesIO(),
-        )
+        most = most_of(len(packed) if held is None else held)
+        bounded, unpacked = Bounded(stream, most, where), io.BytesIO()
         while chunk := bounded.read(_CHUNK):
             unpacked.write(chunk)
         return unpacked.getvalue()  # parts that are joined take their place twice

@@ -11,7 +11,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -92,9 +92,7 @@ def whole_folder(place: Path) -> Iterator[Path]:
                 raise
         finally:
             for left in (beside, old):
-                if left.is_symlink():
-                    left.unlink()
-                remove_folder(left)
+                clear_place(left)
 
 
 def _copy_into(handle: int, source: Path) -> None:
@@ -193,6 +191,17 @@ def own_file(folder: Path, name: str) -> Path:
     return path
 
 
+def clear_place(place: Path) -> None:
+    """Make room for a folder; a link goes, not what it leads to.
+
+    Raises:
+        RunError: as `remove_folder`.
+    """
+    if place.is_symlink() or place.is_file():
+        place.unlink()
+    remove_folder(place)
+
+
 def remove_folder(folder: Path) -> None:
     """Take a folder away, if there is one, as far as that is possible.
 
@@ -219,16 +228,52 @@ def others_above(folder: Path) -> str:
     none. In a folder that is sticky, as ``/tmp``, everybody can only move what is his own.
     """
     try:
-        for one, found, last in _way(folder):
-            if stat.S_ISLNK(found.st_mode):
-                if not _is_ones_own(one):
-                    return f"the link {one} is another user's"
-            elif not last and one.is_dir() and (reason := _open_to_others(one)):
-                return reason
+        return _weak_step(folder, _ones_own())
     except RunError as error:
         return error.message
     except OSError as error:
         return f"{error.filename} cannot be looked at ({error.strerror or error})"
+
+
+def _weak_step(
+    folder: Path,
+    trusted: Container[int],
+    teams: Container[int] = (),
+    passed: Container[Path] = (),
+    *,
+    whole: bool = False,
+) -> str:
+    """Where on the way to a folder others may put another one, or let a link lead elsewhere, as a
+    sentence; empty if nowhere. Each part is looked at once.
+
+    Args:
+        trusted: numbers of users.
+        teams: groups whose folders are as good, if the group may write into them.
+        passed: folders that are not asked.
+        whole: ask the folder itself, too.
+
+    Raises:
+        RunError, OSError: as `_way`.
+    """
+    for one, found, last in _way(folder):
+        is_link = stat.S_ISLNK(found.st_mode)
+        if one in passed or not (is_link or whole or not last):
+            continue
+        if is_link and found.st_uid not in trusted:
+            return f"the link {one} is another user's"
+        if not is_link and (reason := _weakness(one, found, trusted, teams)):
+            return reason
+    return ""
+
+
+def _weakness(
+    place: Path, found: os.stat_result, trusted: Container[int], teams: Container[int] = ()
+) -> str:
+    """Why others may exchange what lies in a folder, as a sentence; empty if they may not."""
+    if not _is_trusted(found, trusted, teams):
+        return f"{place} is another user's"
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        return f"everybody may write into {place}"
     return ""
 
 
@@ -285,10 +330,10 @@ def check_owner(folder: Path) -> None:
         RunError: it is one.
         OSError: it cannot be looked at.
     """
-    trusted = _trusted()
+    trusted, teams = _trusted(), _teams()
     for place, found, last in _way(folder):
         is_link = stat.S_ISLNK(found.st_mode)
-        if not (is_link or last) or _is_trusted(found, trusted):
+        if not (is_link or last) or _is_trusted(found, trusted, teams):
             continue
         if is_link:
             raise RunError(
@@ -314,34 +359,26 @@ def check_way(place: Path) -> None:
     Raises:
         RunError: he may.
     """
-    trusted, here = _trusted(), set[Path]()
-    with suppress(FileNotFoundError):
+    here = set[Path]()
+    with suppress(FileNotFoundError):  # the current folder was removed
         here = {Path.cwd(), *Path.cwd().parents}
     start = place
     while not os.path.lexists(start) and start != start.parent:
         start = start.parent
+    reason = ""
     with suppress(OSError):  # what cannot be looked at cannot be written either
-        for one, found, last in _way(start):
-            is_link = stat.S_ISLNK(found.st_mode)
-            if one in here or (last and start == place):
-                continue
-            open_to_all = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
-            if not _is_trusted(found, trusted):
-                whose = f"another user's {'link' if is_link else 'folder'} (number {found.st_uid})"
-            elif open_to_all and not is_link:
-                whose = "a folder that everybody may write into"
-            else:
-                continue
-            raise RunError(
-                f"leads through {one}, {whose}: what is written could be made to go elsewhere",
-                where=str(place),
-                hint=f"name a place in a folder of your own; {_IF_TRUSTED}",
-            )
+        reason = _weak_step(start, _trusted(), _teams(), here, whole=start != place)
+    if reason:
+        raise RunError(
+            f"what is written could be made to go elsewhere: {reason}",
+            where=str(place),
+            hint=f"name a place in a folder of your own; {_IF_TRUSTED}",
+        )
 
 
 def _trusted() -> set[int]:
     """Numbers of the users whose folders are as good as one's own."""
-    found = {os.geteuid(), 0}
+    found = _ones_own()
     with suppress(FileNotFoundError):  # the current folder was removed
         found.add(Path.cwd().stat().st_uid)
     if os.geteuid() == 0 and (caller := os.environ.get("SUDO_UID", "")).isdecimal():
@@ -349,9 +386,9 @@ def _trusted() -> set[int]:
     return found
 
 
-def _is_trusted(found: os.stat_result, trusted: set[int]) -> bool:
+def _is_trusted(found: os.stat_result, trusted: Container[int], teams: Container[int]) -> bool:
     shared = not stat.S_ISLNK(found.st_mode) and found.st_mode & stat.S_IWGRP
-    return found.st_uid in trusted or bool(shared and found.st_gid in _teams())
+    return found.st_uid in trusted or bool(shared and found.st_gid in teams)
 
 
 def _teams() -> set[int]:
@@ -372,18 +409,8 @@ def others_may_write(place: Path) -> str:
     Raises:
         OSError: there is nothing.
     """
-    return others_above(place) or _open_to_others(place)
+    return others_above(place) or _weakness(place, place.lstat(), _ones_own())
 
 
-def _is_ones_own(place: Path) -> bool:
-    return place.lstat().st_uid in (os.geteuid(), 0)
-
-
-def _open_to_others(folder: Path) -> str:
-    """Why others may exchange what lies in a folder, as a sentence; empty if they may not."""
-    if not _is_ones_own(folder):
-        return f"{folder} is another user's"
-    mode = folder.lstat().st_mode
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        return f"everybody may write into {folder}"
-    return ""
+def _ones_own() -> set[int]:
+    return {os.geteuid(), 0}

@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError, model_validator
 from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, RecipeError, RunError
 from bitwright.base.files import MOST_TEXT, atomic_write, parse_json, read_text
-from bitwright.base.folders import check_owner, check_way, make_folder, own_file, remove_folder
+from bitwright.base.folders import check_owner, check_way, clear_place, make_folder, own_file
 from bitwright.base.locks import exclusive
 from bitwright.base.made import is_own, remember
 from bitwright.base.memory import LARGE, is_chosen, shown
@@ -197,7 +197,7 @@ class Design:
             if (place := self.done(name, facts)) is not None:
                 return place
             place, partial = self.folder / name, self.folder / f".{name}.partial"
-            _clear(partial)
+            clear_place(partial)
             partial.mkdir(parents=True)
             try:
                 make(partial)
@@ -206,7 +206,7 @@ class Design:
                     partial.rmdir()
                 raise
             atomic_write(partial / _KEY, json.dumps(self._key(name, facts)) + "\n")
-            _clear(place)
+            clear_place(place)
             try:
                 partial.rename(place)
             except OSError as error:
@@ -250,13 +250,6 @@ def alone_in(folder: Path) -> Iterator[None]:
             yield
         finally:
             _HELD.discard(place)
-
-
-def _clear(place: Path) -> None:
-    """Make room for a folder; a link goes, not what it leads to."""
-    if place.is_symlink() or place.is_file():
-        place.unlink()
-    remove_folder(place)
 
 
 def is_design(folder: Path) -> bool:
