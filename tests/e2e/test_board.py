@@ -49,6 +49,16 @@ def test_a_run_on_a_bad_line_equals_its_graph(built: Path) -> None:
     assert 0 < result.line_rate < result.core_rate
 
 
+def test_a_host_in_c_goes_over_no_file_of_ones_own(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "bitwright_main.c"
+    mine.write_text("int main(void) { return 0; }\n")
+    assert cli(["board", "serve", str(built), "--host", str(tmp_path)]) != 0
+    assert "--force" in capsys.readouterr().err
+    assert [entry.read_text()[:8] for entry in tmp_path.iterdir()] == ["int main"]
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("_board")
 def test_a_board_that_hosts_of_ones_own_talk_to(built: Path, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from bitwright.base.claims import claimed
 from bitwright.base.errors import MismatchError, RecipeError
 from bitwright.base.folders import make_folder
-from bitwright.cli.options import Json
+from bitwright.cli.options import Force, Json
 from bitwright.cli.output import Output
 
 if TYPE_CHECKING:
@@ -185,22 +186,24 @@ def serve(
     ] = None,
     faults: FaultShare = 0.0,
     seed: FaultSeed = 0,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Simulate a board for hosts of your own: say its port, and go on until Ctrl-C."""
-    from bitwright.host.board_files import export_host
+    from bitwright.host.board_files import HOST_FILES, export_host
     from bitwright.pipeline.board import simulated_board
     from bitwright.pipeline.board_subject import find_subject
 
     output = Output(json)
+    files = () if host is None else tuple(host / name for name in HOST_FILES)
     with ExitStack() as stack:
-        with output.progress() as progress:
+        with claimed(*files, force=force), output.progress() as progress:
             progress("compiling the simulated board", 0, 0)
             found = find_subject(subject)
             board, description, _ = simulated_board(found, stack, None, progress)
-        if host is not None:
-            make_folder(host)
-            export_host(description, host)
+            if host is not None:
+                make_folder(host)
+                export_host(description, host)
         running = stack.enter_context(board.start(_faults(faults, seed)))
         told = {"port": running.port, "design": description.name, "digest": description.digest}
         if not output.answered(told):

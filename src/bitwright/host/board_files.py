@@ -21,6 +21,8 @@ ENGINE_C_FILES = (
     *IMAGE_C_FILES,
 )  # fmt: skip
 HEADER = "bitwright_design.h"
+#: What `export_host` writes.
+HOST_FILES = (FILE, HEADER, *C_FILES)
 
 
 def complete(base: Description, graph: Graph | None, given: HostInput | None) -> Description:
