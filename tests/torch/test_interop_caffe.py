@@ -273,6 +273,12 @@ def test_what_data_layers_say_of_their_images(caplog: pytest.LogCaptureFixture) 
     net = parse_prototxt(text % ("Data", 'transform_param { mean_file: "mean.binaryproto" }'))
     network_of_net(net, {}, {}, input_shape=(4, 4, 1))
     assert "the image 'mean.binaryproto' is taken off" in caplog.messages[-1]
+    before = len(caplog.messages)
+    for side, more in ((4, 0), (3, 1)):  # of the input's own size it is nothing to speak of
+        net = parse_prototxt(text % ("Data", f"transform_param {{ crop_size: {side} }}"))
+        network_of_net(net, {}, {}, input_shape=(4, 4, 1))
+        assert len(caplog.messages) == before + more
+    assert "3 x 3 pixels are cut out" in caplog.messages[-1]
 
 
 def test_what_a_slice_cuts_off_has_to_be_silenced() -> None:

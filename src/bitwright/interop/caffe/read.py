@@ -318,6 +318,13 @@ def _convention(message: Any, layer: Layer, facts: Mapping[str, str]) -> InputCo
             "that, since it is in another file",
             message.name, transform.mean_file,
         )  # fmt: skip
+    crop = transform.crop_size
+    if crop and layer.op.shape[1:] != (crop, crop):
+        _log.warning(
+            "layer %s: %d x %d pixels are cut out of its images; the input that was given is %s, "
+            "and the input convention says nothing of cutting",
+            message.name, crop, crop, " x ".join(map(str, layer.op.shape)),
+        )  # fmt: skip
     return InputConvention(
         order, decimal(transform.scale), tuple(map(decimal, transform.mean_value))
     )
