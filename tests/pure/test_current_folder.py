@@ -7,6 +7,7 @@ import ast
 import importlib
 import multiprocessing
 import os
+import py_compile
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from tests.hostile_folder import NAMES, hostile_folder
 
 from bitwright.base import plugins
+from bitwright.base.errors import ModelError
 from bitwright.base.tools import finder
 from bitwright.base.tools.process import run_process
 from bitwright.base.tools.python import SAFE_PATH, python, safe_children
@@ -160,6 +162,49 @@ def test_what_is_not_installed_is_not_taken_from_where_one_stands(
             assert importlib.import_module("apex_of_a_test").A == 1
     finally:
         (harmed.parent / "apex_of_a_test.py").unlink()
+        for name in [name for name in sys.modules if "_of_a_test" in name]:
+            del sys.modules[name]
+            plugins._IMPORTED.pop(name, None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_modules_where_everybody_may_put_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module of another user's beside one's project ran, in its place (a package comes before a
+    file), or compiled.
+    """
+    open_to_all = tmp_path / "open"
+    mine = open_to_all / "mine"
+    mine.mkdir(parents=True)
+    open_to_all.chmod(0o1777)
+    monkeypatch.chdir(open_to_all)
+    trying = "try:\n    import {0}\nexcept ImportError:\n    {0} = None\nvalue = lambda: {0}\n"
+    (mine / "one_of_a_test.py").write_text(trying.format("his_of_a_test"))
+    his = open_to_all / "his_of_a_test.py"
+    package = open_to_all / "two_of_a_test"
+    his.write_text("A = 1\n")
+    package.mkdir()
+    (package / "__init__.py").write_text("value = lambda: 'his'\n")
+    for name in ("two_of_a_test", "three_of_a_test"):
+        (open_to_all / f"{name}.py").write_text("value = lambda: 'mine'\n")
+    three = open_to_all / "three_of_a_test.py"
+    times = three.stat()
+    three.write_text("value = lambda: 'his.'\n")  # of one length, with the times of the other
+    os.utime(three, ns=(times.st_atime_ns, times.st_mtime_ns))
+    compiled = Path(py_compile.compile(str(three)) or "")
+    three.write_text("value = lambda: 'mine'\n")
+    os.utime(three, ns=(times.st_atime_ns, times.st_mtime_ns))
+    for place in (his, package, package / "__init__.py", compiled.parent, compiled):
+        os.chown(place, 54_321, -1)
+    try:
+        with importable(mine):
+            assert plugins.load_plugin("one_of_a_test:value", "model")() is None
+        with importable(open_to_all):
+            assert plugins.load_plugin("three_of_a_test:value", "model")() == "mine"
+            with pytest.raises(ModelError, match="another user's, in a folder into which everybod"):
+                plugins.load_plugin("two_of_a_test:value", "model")
+    finally:
         for name in [name for name in sys.modules if "_of_a_test" in name]:
             del sys.modules[name]
             plugins._IMPORTED.pop(name, None)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from bitwright.base.errors import DataError, RunError
-from bitwright.base.folders import TRUSTED_GROUPS, check_owner
 from bitwright.base.locks import exclusive
+from bitwright.base.ownership import TRUSTED_GROUPS, check_owner
 from bitwright.base.places import claim, default_place, kept_place
 from bitwright.base.source import _Kept
 from bitwright.base.store import Store
@@ -240,7 +240,8 @@ def test_why_no_folder_can_be_made_is_said(tmp_path: Path) -> None:
     for place, words in (
         (tmp_path / "dangling" / "out", "dangling is no folder"),
         (Path("/dev/null"), "is a file"),
-        (tmp_path / "file" / "out", "Not a directory"),
+        (tmp_path / "file" / "out", "file is no folder"),
+        (tmp_path / "file" / "a" / "out", "Not a directory"),
     ):
         (tmp_path / "file").touch()
         with pytest.raises((DataError, RunError), match=words), kept_place(place):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
+import subprocess
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,10 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bitwright.base import folders
 from bitwright.base.claims import claimed
 from bitwright.base.errors import RunError
-from bitwright.base.folders import TRUSTED_GROUPS, check_way, whole_folder
+from bitwright.base.folders import whole_folder
+from bitwright.base.ownership import TRUSTED_GROUPS, TRUSTED_USERS, check_way
 from bitwright.base.places import kept_place
+from bitwright.base.tools.python import python
 from bitwright.data import image_database
 from bitwright.data.image_database import Stored, write_database
 from bitwright.papers.bnn_soc import stream
@@ -33,6 +38,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path / "stand")
     monkeypatch.delenv("SUDO_UID", raising=False)
     monkeypatch.delenv(TRUSTED_GROUPS, raising=False)
+    monkeypatch.delenv(TRUSTED_USERS, raising=False)
 
 
 def given(place: Path) -> Path:
@@ -169,3 +175,90 @@ def test_rows_go_into_the_table_that_was_written(kind: str, tmp_path: Path) -> N
         table.note("d.png", "4")
         assert "d.png,,4" in (queue / LABELS).read_text()
     assert notes.read_text() == "file,label,guess\n"
+
+
+OPEN = 0o1777
+
+
+@root_only
+@pytest.mark.parametrize("kind", sorted(set(WRITERS) - {"designs"}))
+def test_a_folder_that_is_not_there_yet_is_made_by_nobody_else(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where everybody may make folders, he made the missing one, with a link in it, while an export
+    ran: a file of the victim's was replaced, without `--force`.
+    """
+    everybodys = tmp_path / "everybodys"
+    everybodys.mkdir()
+    everybodys.chmod(OPEN)
+    with WRITERS[kind](everybodys / "new" / "sub" / "x"):
+        assert (everybodys / "new" / "sub").stat().st_uid == os.geteuid()
+    make_folder, his = folders.make_folder, everybodys / "his"
+
+    def too_late(folder: Path, **named: bool) -> None:
+        if not his.exists():
+            given(his)
+        make_folder(folder, **named)
+
+    monkeypatch.setattr(folders, "make_folder", too_late)
+    with pytest.raises(RunError, match="his is another user's"), WRITERS[kind](his / "sub" / "x"):
+        pass
+
+
+def test_folders_that_are_made_for_nothing_go_again(tmp_path: Path) -> None:
+    for kind in ("exports", "results"):
+        with WRITERS[kind](tmp_path / "a" / "b" / "x"):
+            assert (tmp_path / "a" / "b").is_dir()
+        assert not (tmp_path / "a").exists()
+
+
+def test_no_way_leads_back_from_where_nothing_is(tmp_path: Path) -> None:
+    """`missing/../his` was made of a folder that nobody had looked at."""
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(RunError, match="behind it leads nowhere"):
+        check_way(tmp_path / "missing" / ".." / "mine" / "x")
+    check_way(tmp_path / "mine" / ".." / "mine" / "x")
+
+
+def test_folders_that_are_everybodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a mounted disk or a runner of tests all folders are: who stands in one may go on."""
+    before = os.umask(0)
+    try:
+        with kept_place(Path("runs") / "new"):  # what we make is nobody else's
+            assert not Path("runs").stat().st_mode & stat.S_IWOTH
+            (Path("runs") / "new" / "x").touch()
+        (tmp_path / "open" / "a").mkdir(parents=True)
+    finally:
+        os.umask(before)
+    check_way(Path("runs") / "new" / "y")
+    with pytest.raises(RunError, match="everybody may write into") as error:
+        check_way(tmp_path / "open" / "a" / "x")
+    assert "chmod o-w" in str(error.value)
+    monkeypatch.chdir(tmp_path / "open")
+    check_way(Path("a") / "x")
+    check_way(tmp_path / "open" / "a" / "x")
+
+
+@root_only
+def test_users_that_one_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root in a container, and a folder of the one outside that is mounted in it."""
+    his = given(tmp_path / "his")
+    with pytest.raises(RunError, match="BITWRIGHT_TRUSTED_USERS=USER"):
+        check_way(his / "new")
+    for name in ("54321", "root, 54321"):
+        monkeypatch.setenv(TRUSTED_USERS, name)
+        with kept_place(his / "new"):
+            pass
+    monkeypatch.setenv(TRUSTED_USERS, "54322,no_such_user")
+    with pytest.raises(RunError, match="another user's"):
+        check_way(his / "new")
+
+
+@pytest.mark.parametrize("place", ["a" * 300, "/proc/1/root/no", "/dev/null"])
+def test_a_cache_that_cannot_be_looked_at_ends_no_command(place: str) -> None:
+    env = {**os.environ, "BITWRIGHT_CACHE": place}
+    done = subprocess.run(
+        [*python("-m", "bitwright"), "--version"],
+        env=env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "Traceback" not in done.stderr

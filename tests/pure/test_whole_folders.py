@@ -95,7 +95,19 @@ def test_the_old_folder_stays_until_the_new_one_is_there(
         patch.setattr(Path, "rename", refused)
         with pytest.raises(PermissionError), whole_folder(place) as made:
             (made / "b").write_bytes(b"2")
+    with monkeypatch.context() as patch:
+
+        def interrupted(self: Path, to: Path) -> Path:
+            rename(self, to)
+            if str(to).endswith(".old"):
+                raise KeyboardInterrupt
+            return to
+
+        patch.setattr(Path, "rename", interrupted)
+        with pytest.raises(KeyboardInterrupt), whole_folder(place) as made:
+            (made / "b").write_bytes(b"2")
     assert (place / "sub" / "deep" / "a").read_bytes() == b"1"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["net"]
     with whole_folder(place) as made:
         (made / "b").write_bytes(b"2")
     assert [entry.name for entry in tmp_path.iterdir()] == ["net"]

@@ -9,7 +9,7 @@ import sys
 import threading
 import weakref
 from array import array
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -104,6 +104,40 @@ def with_attribute(value: float) -> Any:
     return function
 
 
+def made_object(value: float) -> Any:
+    class Local:
+        def of(self, x: Any) -> Any:
+            return x * value
+
+    return Local()
+
+
+def made_class(value: float) -> Any:
+    class Local:
+        factor = value
+
+    return Local
+
+
+def deep_in_slots(value: float) -> Any:
+    class Local(list[Any]):
+        __slots__ = ("factor",)
+
+    local = Local()
+    local.factor = value
+    return local
+
+
+class Marked(float):
+    mark = 0.0
+
+
+def marked_number(value: float) -> Any:
+    number = Marked(1)
+    number.mark = value
+    return number
+
+
 def layers(value: float) -> nn.Module:
     inner = nn.Hardtanh(0.0, value)
     return Net([inner])  # in a list: no part of `modules`
@@ -152,6 +186,11 @@ PAIRS: dict[str, tuple[Any, Any]] = {
         lambda: Net(weakref.ref(HELD[1])),
     ),
     "attribute of a tensor": (lambda: Net([marked(1)]), lambda: Net([marked(2)])),
+    "object of a class made here": (lambda: Net(made_object(1)), lambda: Net(made_object(2))),
+    "class made here": (lambda: Net(made_class(1)), lambda: Net(made_class(2))),
+    "slots of a list": (lambda: Net(deep_in_slots(1)), lambda: Net(deep_in_slots(2))),
+    "attribute of a number": (lambda: Net(marked_number(1)), lambda: Net(marked_number(2))),
+    "length of a deque": (lambda: Net(deque([1], 2)), lambda: Net(deque([1], 3))),
     "attribute of a function": (lambda: Net(with_attribute(1)), lambda: Net(with_attribute(2))),
     **{
         f"{type(one).__name__} {one!r:.30}": (

@@ -15,13 +15,14 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from bitwright.base.errors import DataError, RunError
 from bitwright.base.files import atomic_write, regular_bytes
-from bitwright.base.folders import check_owner, check_way, make_folder
+from bitwright.base.folders import kept_way, make_folder
 from bitwright.base.noted import is_noted, note
+from bitwright.base.ownership import check_owner
 from bitwright.base.store import content_key
 
 _MARK = ".owner"
@@ -102,15 +103,21 @@ def kept_place(place: Path) -> Iterator[Path]:
     Raises:
         RunError: it is another user's, a link that leads to no folder (yet), or cannot be made.
     """
-    check_way(place)
-    made = [step for step in (place, *place.parents) if not os.path.lexists(step)]
-    try:
-        _make(place)
-        yield place
-    finally:
-        with suppress(OSError):  # something is in it
-            for step in filter(os.path.isdir, made):
-                step.rmdir()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(kept_way(place))
+        except FileExistsError as error:
+            raise _cannot_be_made(place, f"{error.filename} is no folder") from error
+        except OSError as error:
+            raise _cannot_be_made(place, error.strerror or str(error)) from error
+        is_new = not os.path.lexists(place)
+        try:
+            _make(place)
+            yield place
+        finally:
+            if is_new:
+                with suppress(OSError):  # something is in it
+                    place.rmdir()
 
 
 def _make(place: Path) -> None:
@@ -122,7 +129,7 @@ def _make(place: Path) -> None:
     for _ in range(_TRIES):
         try:
             make_folder(place, anew=True)
-        except FileExistsError as error:
+        except FileExistsError:
             if place.is_symlink() and not place.is_dir():
                 raise RunError(
                     "is a symbolic link that leads to no folder",
@@ -135,8 +142,6 @@ def _make(place: Path) -> None:
                     where=str(place),
                     hint="remove it, or name another place",
                 ) from None
-            if error.filename and str(error.filename) != str(place):
-                raise _cannot_be_made(place, f"{error.filename} is no folder") from error
         except OSError as error:
             raise _cannot_be_made(place, error.strerror or str(error)) from error
         try:

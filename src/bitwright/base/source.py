@@ -27,7 +27,7 @@ from pathlib import Path
 
 from bitwright.base import source_text
 from bitwright.base.files import atomic_write, cache_dir, regular_bytes
-from bitwright.base.folders import others_may_write
+from bitwright.base.ownership import others_may_write
 from bitwright.base.source_text import DATA_FILES, Source, read_source
 
 PACKAGE = Path(__file__).resolve().parents[1]

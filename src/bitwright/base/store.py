@@ -46,14 +46,9 @@ from bitwright.base.files import (
     read_bytes,
     sha256_file,
 )
-from bitwright.base.folders import (
-    check_no_links,
-    entries_below,
-    make_folder,
-    others_above,
-    remove_folder,
-)
+from bitwright.base.folders import check_no_links, entries_below, make_folder, remove_folder
 from bitwright.base.locks import exclusive
+from bitwright.base.ownership import others_above
 from bitwright.base.records import is_of
 from bitwright.base.regular import open_unlinked
 

@@ -9,14 +9,17 @@ that a recipe names, and for what one of the user's modules imports in turn.
 
 from __future__ import annotations
 
+import stat
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import FrameType, ModuleType
+from typing import Any
 
+from bitwright.base.ownership import is_trusted
 from bitwright.base.source import is_installed
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -61,6 +64,7 @@ class UsersModules(MetaPathFinder):
         if spec is not None and spec.loader is None and PathFinder.find_spec(name) is not None:
             return None  # a folder without code hides no package
         if spec is not None:
+            _check_spec(spec)
             self.names.add(name)
         return spec
 
@@ -118,6 +122,40 @@ def _importer() -> Path | None:
             return file.resolve() if file.is_absolute() and file.is_file() else None
         frame = frame.f_back
     return None
+
+
+def _check_spec(spec: ModuleSpec) -> None:
+    """Where everybody may put a file, as in ``/tmp``, a module must be of somebody whose folders
+    one works in, and what Python has compiled is not read: it may be anybody's.
+
+    Raises:
+        ImportError: it is another user's.
+    """
+    places = [*map(Path, spec.submodule_search_locations or ())]
+    if spec.origin is not None and spec.has_location:
+        places.append(Path(spec.origin))
+    for place in places:
+        try:
+            is_open = bool(place.parent.stat().st_mode & stat.S_IWOTH)
+            if not is_open or is_trusted(place):
+                continue
+        except OSError:
+            continue  # it goes just now; whoever loads it says so
+        raise ImportError(
+            f"{place} is another user's, in a folder into which everybody may write", name=spec.name
+        )
+    if places and isinstance(spec.loader, SourceFileLoader):
+        folder = Path(spec.loader.path).parent
+        if folder.stat().st_mode & stat.S_IWOTH:
+            spec.loader = _FromSource(spec.loader.name, spec.loader.path)
+
+
+class _FromSource(SourceFileLoader):
+    """Loads a module without what Python keeps compiled beside it."""
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        """Nothing that a compiled file could be compared with: it is neither read nor written."""
+        raise OSError(path)
 
 
 def _same_project(folder: Path, folders: Iterable[Path]) -> bool:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bitwright.base.claims import claimed
 from bitwright.base.errors import MismatchError, RecipeError
 from bitwright.base.folders import make_folder
 from bitwright.cli.options import Force, Json
@@ -190,6 +189,7 @@ def serve(
     json: Json = False,
 ) -> None:
     """Simulate a board for hosts of your own: say its port, and go on until Ctrl-C."""
+    from bitwright.base.claims import claimed
     from bitwright.host.board_files import HOST_FILES, export_host
     from bitwright.pipeline.board import simulated_board
     from bitwright.pipeline.board_subject import find_subject

@@ -21,6 +21,7 @@ import typer
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.files import cache_root
 from bitwright.base.memory import limit_memory, ran_out
+from bitwright.base.ownership import others_above
 from bitwright.base.tools.python import start_again
 from bitwright.cli.interrupts import EXIT_INTERRUPTED, Interrupts, end_in_time
 from bitwright.cli.output import Output, printable_messages
@@ -61,8 +62,8 @@ def _own_place_for_torch() -> None:
     writes, under a name that others know; whoever puts a file there ends each training.
     """
     place = cache_root() / "torch"
-    made = next(step for step in place.parents if step.exists())
-    if os.access(made, os.W_OK):
+    made = next(step for step in place.parents if os.path.exists(step))
+    if os.access(made, os.W_OK) and not others_above(made):
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(place))
 
 

@@ -179,8 +179,7 @@ def study(  # noqa: PLR0913, PLR0917 - one argument an option
 
     Restartable: what the folder holds already is not done again.
     """
-    from bitwright.base.claims import claimed
-    from bitwright.base.places import kept_place
+    from bitwright.base.claims import held
     from bitwright.explore.study import StudyRequest, run_study
 
     output = Output(json)
@@ -198,7 +197,7 @@ def study(  # noqa: PLR0913, PLR0917 - one argument an option
     )
     if arms is not None:
         request = replace(request, arms=tuple(part.strip() for part in arms.split(",")))
-    with kept_place(folder), claimed(folder, force=True), output.progress() as progress:
+    with held(folder), output.progress() as progress:
         found = run_study(request, progress)
     if output.answered(found.to_json()):
         return

@@ -70,6 +70,7 @@ def forecast(  # noqa: PLR0913, PLR0917 - one argument an option
 
     Of a run directory that has trained already, measured and modelled time stand side by side.
     """
+    from bitwright.base.claims import held
     from bitwright.explore.forecast import ForecastRequest
     from bitwright.explore.forecast import forecast as forecast_recipe
 
@@ -87,9 +88,10 @@ def forecast(  # noqa: PLR0913, PLR0917 - one argument an option
         classes=classes,
         input_shape=parse_shape(input_shape),
     )
-    with output.progress() as progress:
-        found = forecast_recipe(request, progress)
-    paths = found.write(out) if out is not None else {}
+    with held(out):
+        with output.progress() as progress:
+            found = forecast_recipe(request, progress)
+        paths = found.write(out) if out is not None else {}
     if output.answered({**found.to_json(), "paths": {k: str(v) for k, v in paths.items()}}):
         return
     output.say("; ".join(f"{key}: {value}" for key, value in found.facts.items()))

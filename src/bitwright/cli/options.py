@@ -125,16 +125,15 @@ def out_place(out: Path | None, default: str) -> Path:
 
 @contextmanager
 def held_place(out: Path | None, default: str) -> Iterator[Path]:
-    """As `out_place`, and this command's until it ends: of two that compute into one folder the
-    second is refused, where it would have replaced the first one's results.
+    """As `out_place`, `held` until the command ends.
 
     Raises:
-        RunError: another command holds it; it is another user's; or as `default_place`.
+        RunError: as `held` and `default_place`.
     """
-    from bitwright.base.claims import claimed
-    from bitwright.base.places import kept_place
+    from bitwright.base.claims import held
 
-    with kept_place(out_place(out, default)) as place, claimed(place, force=True):
+    place = out_place(out, default)
+    with held(place):
         yield place
 
 

@@ -12,8 +12,9 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+from bitwright.base.claims import claimed
 from bitwright.base.errors import RecipeError
-from bitwright.base.files import atomic_write, check_free
+from bitwright.base.files import atomic_write
 from bitwright.data import list_datasets
 from bitwright.models.catalog import ModelSpec, list_models
 
@@ -58,7 +59,11 @@ def write_template(
         raise RecipeError("should end in .yaml", where=str(path))
     if path.is_dir():
         raise RecipeError("is a folder", where=str(path), hint="name the YAML file to write")
-    check_free(path, force=force)
+    with claimed(path, force=force):
+        return _write(path, model, images, data)
+
+
+def _write(path: Path, model: str, images: Path, data: str | None) -> list[str]:
     notes = _of_model(model, path.parent)
     if data is None:
         notes += _of_images(images, path.parent)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_write, cache_dir, regular_bytes
-from bitwright.base.folders import others_may_write
+from bitwright.base.ownership import others_may_write
 from bitwright.base.progress import Progress, no_progress
 
 _CHUNK = 1 << 16

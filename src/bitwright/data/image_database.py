@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from bitwright.base.errors import DataError
 from bitwright.base.files import atomic_copy, file_inside, held_size, read_bytes, read_text
-from bitwright.base.folders import check_way
+from bitwright.base.ownership import check_way
 from bitwright.data.dataset import DataSplits
 from bitwright.data.decoding import Decoding, decode_image
 from bitwright.data.image_files import named
@@ -185,8 +185,9 @@ def write_database(target: str | Path, items: Iterable[tuple[str, Stored]]) -> i
     if not path.parent.is_dir():
         raise DataError("cannot be written: there is no such folder", where=str(path.parent))
     try:
-        # SQLite looks for its journal under a name that others would know beside the file.
-        with TemporaryDirectory(prefix="bitwright-") as folder:
+        # SQLite looks for its journal under a name that others would know beside the file. Not
+        # where temporary files are, which may be memory.
+        with TemporaryDirectory(prefix=".bitwright-", dir=path.parent) as folder:
             made = Path(folder, "images.db")
             with closing(sqlite3.connect(made)) as base, base:
                 base.execute(f"PRAGMA application_id = {_MAGIC}")

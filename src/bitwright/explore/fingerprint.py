@@ -13,7 +13,15 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import Enum
 from pathlib import Path
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    GenericAlias,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -27,7 +35,8 @@ _MOST = 1_000_000
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 #: Whose classes are the same in each process; of torch's own the version is in the key of results.
 _FOREIGN = {"torch", "builtins"}
-_TOLD_WHOLE = (nn.Module, type, ModuleType, logging.Logger)
+_MADE_WHILE_RUNNING = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_TOLD_WHOLE = (nn.Module, type, GenericAlias, ModuleType, logging.Logger)
 _TOLD_ELSEWHERE = {"training", "_parameters", "_modules"}
 _OF_EVERY_CLASS = {
     "__dict__", "__weakref__", "__doc__", "__annotations__", "__abstractmethods__", "_abc_impl",
@@ -73,7 +82,7 @@ class _Told:
         """Objects, one after the other."""
         for value in values:
             self._note(f"{type(value).__module__}.{type(value).__qualname__}")
-            if isinstance(value, _PLAIN):
+            if type(value) in _PLAIN:
                 self._note(value if isinstance(value, bytes) else repr(value))
             elif (number := self._numbers.get(id(value))) is not None:
                 self._note(f"number {number}")
@@ -83,9 +92,11 @@ class _Told:
                 self._numbers[id(value)] = len(self._kept)
                 self._kept.append(value)
                 self._depth += 1
+                if _is_made(type(value)):
+                    self.each(type(value))
                 self.each(*_parts(value))
                 if not isinstance(value, _TOLD_WHOLE):
-                    self.each(getattr(value, "__dict__", None))
+                    self.each(getattr(value, "__dict__", None), *_in_slots(value))
                 self._depth -= 1
                 self._note("end")
 
@@ -101,11 +112,33 @@ def _layers(model: nn.Module) -> list[Any]:
         found += [path, type(part)]
         for one in type(part).__mro__:
             if one.__module__.partition(".")[0] not in _FOREIGN:
-                found += [(k, v) for k, v in sorted(vars(one).items()) if k not in _OF_EVERY_CLASS]
+                found += _of_class(one)
         for name, value in sorted(vars(part).items()):
             if name not in _TOLD_ELSEWHERE:  # hooks are kept by running numbers
                 found.append((name, [*value.values()] if name.endswith("_hooks") else value))
     return found
+
+
+def _of_class(one: type) -> list[tuple[str, Any]]:
+    return [(k, v) for k, v in sorted(vars(one).items()) if k not in _OF_EVERY_CLASS]
+
+
+def _is_made(one: type) -> bool:
+    """Whether a class was made by running code, once more maybe with other values, and is not the
+    one of its name in a module's file.
+    """
+    if not one.__flags__ & _MADE_WHILE_RUNNING or one.__module__.partition(".")[0] in _FOREIGN:
+        return False
+    found: Any = sys.modules.get(one.__module__)
+    for part in one.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is not one
+
+
+def _in_slots(value: Any) -> list[Any]:
+    names = [vars(one).get("__slots__", ()) for one in type(value).__mro__]
+    each = [name for some in names for name in ([some] if isinstance(some, str) else some)]
+    return [(name, getattr(value, name, None)) for name in each if name != "__dict__"]
 
 
 @functools.singledispatch
@@ -113,8 +146,9 @@ def _parts(value: Any) -> Iterable[Any]:
     """What an object is made of, besides its type and what it has by name: what it would be copied
     by. Of what has no copies, nobody knows whether it is the same.
     """
-    if isinstance(value, type):  # of which types themselves are, is their own matter
-        return [f"{value.__module__}.{value.__qualname__}"]
+    if isinstance(value, type):
+        name = f"{value.__module__}.{value.__qualname__}"
+        return [name, value.__bases__, _of_class(value)] if _is_made(value) else [name]
     try:
         found = value.__reduce_ex__(2)
     except Exception:  # whatever a class raises that is not to be copied
@@ -130,9 +164,13 @@ def _(value: weakref.ref) -> Iterable[Any]:  # type: ignore[type-arg]
 
 @_parts.register(list)
 @_parts.register(tuple)
-@_parts.register(deque)
 def _(value: Iterable[Any]) -> Iterable[Any]:
     return value
+
+
+@_parts.register
+def _(value: deque) -> Iterable[Any]:  # type: ignore[type-arg]
+    return [value.maxlen, *value]
 
 
 @_parts.register
@@ -204,8 +242,14 @@ def _(value: BuiltinFunctionType) -> Iterable[Any]:
 
 
 @_parts.register
+def _(value: GenericAlias) -> Iterable[Any]:  # as `list[int]`
+    return [value.__origin__, value.__args__]
+
+
+@_parts.register
 def _(value: ModuleType) -> Iterable[Any]:
-    return [value.__name__]
+    made = sys.modules.get(value.__name__) is not value
+    return [value.__name__, secrets.token_hex() if made else None]
 
 
 @_parts.register(staticmethod)

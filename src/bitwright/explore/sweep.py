@@ -25,7 +25,7 @@ from typing import Any
 
 from bitwright.base.errors import BitwrightError, RecipeError, RunError
 from bitwright.base.files import atomic_write, parse_json, regular_bytes
-from bitwright.base.folders import check_owner
+from bitwright.base.ownership import check_owner
 from bitwright.base.places import kept_place
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.version import __version__

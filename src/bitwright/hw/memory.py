@@ -73,9 +73,8 @@ def unpack_lanes(memory: Memory, lanes: int, *, signed: bool) -> IntArray:
     bits = memory.bits.reshape(memory.depth, lanes, width)
     found = np.zeros((memory.depth, lanes), dtype=np.int64)
     for place in range(width):
-        value = np.int64(1) << np.int64(place)
-        last = signed and place == width - 1
-        found += bits[:, :, place] * (-value if last else value)
+        value = bits[:, :, place] * (np.int64(1) << np.int64(place))
+        found += -value if signed and place == width - 1 else value
     return found
 
 

@@ -22,7 +22,8 @@ from pydantic import TypeAdapter
 
 from bitwright.base.errors import BitwrightError, RunError
 from bitwright.base.files import atomic_write, parse_json, regular_bytes
-from bitwright.base.folders import check_no_links, check_owner, make_folder
+from bitwright.base.folders import check_no_links, make_folder
+from bitwright.base.ownership import check_owner
 from bitwright.base.records import is_of
 
 SCHEMA = 1

@@ -25,7 +25,7 @@ from bitwright.base.errors import (
     RunError,
 )
 from bitwright.base.files import atomic_write, check_free, json_text
-from bitwright.base.folders import make_folder, remove_folder
+from bitwright.base.folders import make_folder, make_way, remove_folder
 from bitwright.base.memory import MOST_OF_A_FILE
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.regular import open_regular
@@ -281,6 +281,7 @@ def _alone_in(out: Path, force: bool) -> Iterator[None]:
     """Hold an import's folder, made if need be. What was free when this import began to read its
     file may be another's by now: it is asked again of a folder that is held.
     """
+    make_way(out)
     make_folder(out)
     with alone_in(out):
         _check_place(out, force)

@@ -24,13 +24,7 @@ from bitwright.base.files import (
     regular_bytes,
     sha256_file,
 )
-from bitwright.base.folders import (
-    check_no_links,
-    check_way,
-    files_below,
-    own_file,
-    remove_folder,
-)
+from bitwright.base.folders import check_no_links, files_below, make_way, own_file, remove_folder
 from bitwright.base.locks import exclusive
 from bitwright.base.places import claim, default_place
 from bitwright.base.version import __version__
@@ -279,7 +273,7 @@ def locked(folder: Path, option: str = "--run-dir") -> Iterator[None]:
         RunError: it is in use, or a step would be written through a link.
         OSError: it cannot be written.
     """
-    check_way(folder)
+    make_way(folder)
     with ExitStack() as stack:
         claim(folder)
         try:

@@ -12,7 +12,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from importlib import metadata
@@ -211,7 +211,13 @@ def _alone_at_first(tool: Tool) -> Iterator[None]:
     if mark.exists():
         yield
         return
-    with exclusive(mark.with_name(f"{mark.name}.lock"), wait_s=math.inf, remove=True):
+    with ExitStack() as stack:
+        lock = mark.with_name(f"{mark.name}.lock")
+        try:
+            stack.enter_context(exclusive(lock, wait_s=math.inf, remove=True))
+        except OSError:  # likewise
+            yield
+            return
         yield
         mark.touch()
 

@@ -58,14 +58,14 @@ def train_verb(  # noqa: PLR0913, PLR0917
     json: Json = False,
 ) -> None:
     """Train one of the document's networks sample by sample, and keep it in a folder."""
-    from bitwright.base.claims import claimed
+    from bitwright.base.claims import held
     from bitwright.papers.bnn_soc.course import load_samples, run_course
     from bitwright.papers.bnn_soc.run_folder import save_run
     from bitwright.papers.bnn_soc.tables import curves_table
 
     output = Output(json)
     settings = _settings(preset, assign)
-    with claimed(out, force=force), output.progress() as progress:
+    with held(out, force=force), output.progress() as progress:
         samples = load_samples(data, held_out=held_out)
         model, seen = run_course(
             settings, samples, cycles=cycles, looks=looks, threads=threads,
@@ -94,6 +94,7 @@ def ablate_verb(  # noqa: PLR0913, PLR0917
     json: Json = False,
 ) -> None:
     """Train with each trick changed alone: which of them matters, as a table and curves."""
+    from bitwright.base.claims import held
     from bitwright.base.errors import RecipeError
     from bitwright.base.files import atomic_write
     from bitwright.papers.bnn_soc.course import TRICKS, load_samples, run_course
@@ -105,23 +106,24 @@ def ablate_verb(  # noqa: PLR0913, PLR0917
         raise RecipeError(f"no trick {sorted(unknown)}", hint="one of " + ", ".join(TRICKS))
     base, samples = _settings(preset, assign), load_samples(data, held_out=held_out)
     found: dict[str, Any] = {}
-    for name, change in TRICKS.items():
-        if only and name not in only:
-            continue
-        settings = base.changed(**change)
-        with output.progress() as progress:
-            _, found[name] = run_course(
-                settings, samples, cycles=cycles, looks=looks, threads=threads,
-                seen=lambda look, name=name: progress(name, look.cycles, cycles),
-            )  # fmt: skip
-    table = courses_table("Tricks", found)
-    atomic_write(out / "tricks.md", table.to_markdown())
-    atomic_write(out / "curves.csv", curves_table(found).to_csv())
-    names = list(found)
-    for first in range(0, len(names), 3):
-        some = dict.fromkeys([names[0], *names[first : first + 3]])
-        picture = curves("Accuracy by cycles", {name: found[name] for name in some})
-        atomic_write(out / f"curves{first // 3}.svg", picture + "\n")
+    with held(out):
+        for name, change in TRICKS.items():
+            if only and name not in only:
+                continue
+            settings = base.changed(**change)
+            with output.progress() as progress:
+                _, found[name] = run_course(
+                    settings, samples, cycles=cycles, looks=looks, threads=threads,
+                    seen=lambda look, name=name: progress(name, look.cycles, cycles),
+                )  # fmt: skip
+        table = courses_table("Tricks", found)
+        atomic_write(out / "tricks.md", table.to_markdown())
+        atomic_write(out / "curves.csv", curves_table(found).to_csv())
+        names = list(found)
+        for first in range(0, len(names), 3):
+            some = dict.fromkeys([names[0], *names[first : first + 3]])
+            picture = curves("Accuracy by cycles", {name: found[name] for name in some})
+            atomic_write(out / f"curves{first // 3}.svg", picture + "\n")
     if not output.answered(table.to_json()):
         output.results(table)
 
@@ -136,10 +138,10 @@ def shuffle_verb(
     """Write the data set with its training images in another order: train on it with
     `--set shuffle=none`, which reads them one after the other.
     """
-    from bitwright.base.claims import claimed
+    from bitwright.base.claims import held
     from bitwright.papers.bnn_soc.course import load_samples, write_shuffled
 
-    with claimed(out, force=force):
+    with held(out, force=force):
         samples = load_samples(data)
         write_shuffled(out, samples, seed)
     Output(False).say(f"{len(samples.images)} images in a new order are in {out}")
@@ -194,11 +196,11 @@ def lower_verb(
 ) -> None:
     """Make a design folder of a binarized network: `bitwright map`, `simulate`, `implement` it."""
     from bitwright.base.bounded import bounded
-    from bitwright.base.claims import claimed
+    from bitwright.base.claims import held
     from bitwright.papers.bnn_soc.course import load_samples
     from bitwright.papers.bnn_soc.graph import make_design
 
-    with claimed(out, force=force):
+    with held(out, force=force):
         model, samples = _model(run), load_samples(data)
         bounded(lambda: make_design(model, out, samples.test_images, images), run, made=True)
     Output(False).say(f"the design is in {out}; next: bitwright simulate {out}")
@@ -244,15 +246,17 @@ def watch_verb(
     """Classify pictures as they come; those that the network is unsure of wait for a label."""
     from dataclasses import asdict
 
+    from bitwright.base.claims import held
     from bitwright.papers.bnn_soc.stream import folder_source, watch
 
     output, found = Output(json), []
-    for one in watch(
-        _model(run), folder_source(folder, (28, 28), wait_s=wait), queue, margin=margin
-    ):
-        found.append(one)
-        if not json:
-            output.say(f"{one.name}: {one.label}" + ("" if one.sure else ", unsure"))
+    with held(queue):
+        for one in watch(
+            _model(run), folder_source(folder, (28, 28), wait_s=wait), queue, margin=margin
+        ):
+            found.append(one)
+            if not json:
+                output.say(f"{one.name}: {one.label}" + ("" if one.sure else ", unsure"))
     output.answered([asdict(one) for one in found])
 
 
@@ -265,11 +269,11 @@ def retrain_verb(
     force: Force = False,
 ) -> None:
     """Train a network on with the labels that somebody has written into the queue's labels.csv."""
-    from bitwright.base.claims import claimed
+    from bitwright.base.claims import held
     from bitwright.papers.bnn_soc.run_folder import MODEL, PACKED
     from bitwright.papers.bnn_soc.stream import labelled, retrain
 
-    with claimed(out, force=force):
+    with held(out, force=force):
         model = _model(run)
         frames = labelled(queue, (28, 28), model.settings.sizes[-1])
         new = retrain(model, frames, passes=passes)
@@ -350,6 +354,7 @@ def kpi_verb(
     json: Json = False,
 ) -> None:
     """The document's six KPIs of trained networks: CPU, OpenCL, RTL, the board by its model."""
+    from bitwright.base.claims import held
     from bitwright.base.errors import RecipeError
     from bitwright.base.files import atomic_write
     from bitwright.papers.bnn_soc.course import load_samples
@@ -359,16 +364,17 @@ def kpi_verb(
     output = Output(json)
     if design and len(runs) > 1:
         raise RecipeError("belongs to one RUN", where="--design", hint="name that run alone")
-    trained = [load_run(run) for run in runs]
-    samples = load_samples(data)
-    wanted = None if device == "none" else device
-    found = [kpi for one in trained for kpi in kpis_of(one, samples, wanted, design or ())]
-    table = kpi_table(found)
-    if out is not None:
-        atomic_write(out / "kpi.md", table.to_markdown())
-        atomic_write(out / "kpi.csv", table.to_csv())
-        for name, picture in kpi_charts(found).items():
-            atomic_write(out / name, picture + "\n")
+    with held(out):
+        trained = [load_run(run) for run in runs]
+        samples = load_samples(data)
+        wanted = None if device == "none" else device
+        found = [kpi for one in trained for kpi in kpis_of(one, samples, wanted, design or ())]
+        table = kpi_table(found)
+        if out is not None:
+            atomic_write(out / "kpi.md", table.to_markdown())
+            atomic_write(out / "kpi.csv", table.to_csv())
+            for name, picture in kpi_charts(found).items():
+                atomic_write(out / name, picture + "\n")
     if not output.answered(table.to_json()):
         output.results(table)
 

@@ -72,7 +72,8 @@ def compile_verb(
     json: Json = False,
 ) -> None:
     """Fuse a network's operations and split it into parts for the DPU and for the processor."""
-    from bitwright.base.files import atomic_write, check_free
+    from bitwright.base.claims import claimed
+    from bitwright.base.files import atomic_write
     from bitwright.papers.dpu.compiler import compile_graph
     from bitwright.papers.dpu.tables import draw, nodes_table, summary
     from bitwright.report.svg import standalone
@@ -80,10 +81,10 @@ def compile_verb(
     output = Output(json)
     compiled = compile_graph(_graph(network), _architecture(arch))
     if out is not None:
-        for name in (*compiled.files(), "compiled.svg"):
-            check_free(out / name, force=force)
-        compiled.save(out)
-        atomic_write(out / "compiled.svg", standalone(draw(compiled)) + "\n")
+        places = [out / name for name in (*compiled.files(), "compiled.svg")]
+        with claimed(*places, force=force):
+            compiled.save(out)
+            atomic_write(places[-1], standalone(draw(compiled)) + "\n")
     if output.answered(compiled.to_json()):
         return
     shown = compiled.nodes if whole else compiled.outside

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -82,8 +81,7 @@ def search_verb(  # noqa: PLR0913, PLR0917 - each is one thing that a search is 
     What was measured is kept in the folder: a search that was stopped goes on there, and other
     strategies and seeds use it. The recipe of the chosen network lies there, too: build it.
     """
-    from bitwright.base.claims import claimed
-    from bitwright.base.places import kept_place
+    from bitwright.base.claims import held
     from bitwright.papers.skynet.search.run import SearchRequest, run_search
     from bitwright.papers.skynet.search.swarm import Bounds, Fitness, Settings
     from bitwright.pipeline.recipe import load_recipe
@@ -101,14 +99,14 @@ def search_verb(  # noqa: PLR0913, PLR0917 - each is one thing that a search is 
         load_recipe(recipe, assign or []),
         settings,
         _strategy(strategy),
-        Path(out),
+        out,
         keep,
         workers=workers,
         threads=threads,
         ray=ray,
         per="latency_ms" if lone else "interval_ms",
     )
-    with kept_place(Path(out)), claimed(Path(out), force=True), output.progress() as progress:
+    with held(out), output.progress() as progress:
         found = run_search(request, progress)
     _tell(output, found)
 

@@ -24,10 +24,11 @@ from pydantic import Field, ValidationError, model_validator
 from bitwright.base.bounded import bounded_reader
 from bitwright.base.errors import DataError, RecipeError, RunError
 from bitwright.base.files import MOST_TEXT, atomic_write, parse_json, read_text
-from bitwright.base.folders import check_owner, check_way, clear_place, make_folder, own_file
+from bitwright.base.folders import clear_place, make_folder, own_file
 from bitwright.base.locks import exclusive
 from bitwright.base.made import is_own, remember
 from bitwright.base.memory import LARGE, is_chosen, shown
+from bitwright.base.ownership import check_owner, check_way
 from bitwright.base.version import __version__
 from bitwright.data.preprocessing import HostInput, read_input
 from bitwright.ir import INTEGER, Graph, IntArray, load_graph, random_feeds, save_graph

@@ -12,7 +12,7 @@ import numpy as np
 
 from bitwright.base.errors import MismatchError, ModelError, RecipeError, RunError
 from bitwright.base.files import check_free
-from bitwright.base.folders import check_way, remove_folder
+from bitwright.base.folders import make_way, remove_folder
 from bitwright.base.nouns import OF_AXES
 from bitwright.base.progress import Progress, no_progress
 from bitwright.base.trust import importable
@@ -115,7 +115,7 @@ def build_model(  # noqa: PLR0913 - a section of a recipe each
     integers = _integers(model, reals, quant, progress)
     design = _design(integers, reals, place, settings, name or type(model).__name__, progress)
     design = replace(design, host=_host(design.graph, integers, classes, pixels))
-    check_way(place)
+    make_way(place)
     _check_place(place, force)  # minutes later: somebody may have made it
     remove_folder(place)
     design.save()
