@@ -13,7 +13,6 @@ from bitwright.base.errors import RunError
 from bitwright.base.files import cache_dir, check_free
 from bitwright.base.folders import kept_way
 from bitwright.base.locks import exclusive
-from bitwright.base.places import kept_place
 
 
 @contextmanager
@@ -50,23 +49,4 @@ def claimed(*places: Path, force: bool = False) -> Iterator[None]:
                 break
         for place in places:
             check_free(place, force=force)
-        yield
-
-
-@contextmanager
-def held(place: Path | None, *, force: bool = True) -> Iterator[None]:
-    """A folder for results, as `kept_place`, and this command's until it ends: of two that compute
-    into one folder the second is refused, where it would have replaced the first one's results.
-
-    Args:
-        place: none, where nobody has named one and nothing will be written.
-        force: replace what is there.
-
-    Raises:
-        RunError: another command holds it; something is there; or as `kept_place`.
-    """
-    if place is None:
-        yield
-        return
-    with kept_place(place), claimed(place, force=force):
         yield

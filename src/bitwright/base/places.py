@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from bitwright.base.claims import claimed
 from bitwright.base.errors import DataError, RunError
 from bitwright.base.files import atomic_write, regular_bytes
 from bitwright.base.folders import kept_way, make_folder
@@ -118,6 +119,25 @@ def kept_place(place: Path) -> Iterator[Path]:
             if is_new:
                 with suppress(OSError):  # something is in it
                     place.rmdir()
+
+
+@contextmanager
+def held(place: Path | None, *, force: bool = True) -> Iterator[None]:
+    """A folder for results, as `kept_place`, and this command's until it ends: of two that compute
+    into one folder the second is refused, where it would have replaced the first one's results.
+
+    Args:
+        place: none, where nobody has named one and nothing will be written.
+        force: replace what is there.
+
+    Raises:
+        RunError: another command holds it; something is there; or as `kept_place`.
+    """
+    if place is None:
+        yield
+        return
+    with kept_place(place), claimed(place, force=force):
+        yield
 
 
 def _make(place: Path) -> None:

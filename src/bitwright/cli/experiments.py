@@ -179,7 +179,7 @@ def study(  # noqa: PLR0913, PLR0917 - one argument an option
 
     Restartable: what the folder holds already is not done again.
     """
-    from bitwright.base.claims import held
+    from bitwright.base.places import held
     from bitwright.explore.study import StudyRequest, run_study
 
     output = Output(json)

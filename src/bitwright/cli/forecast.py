@@ -70,7 +70,7 @@ def forecast(  # noqa: PLR0913, PLR0917 - one argument an option
 
     Of a run directory that has trained already, measured and modelled time stand side by side.
     """
-    from bitwright.base.claims import held
+    from bitwright.base.places import held
     from bitwright.explore.forecast import ForecastRequest
     from bitwright.explore.forecast import forecast as forecast_recipe
 

@@ -130,7 +130,7 @@ def held_place(out: Path | None, default: str) -> Iterator[Path]:
     Raises:
         RunError: as `held` and `default_place`.
     """
-    from bitwright.base.claims import held
+    from bitwright.base.places import held
 
     place = out_place(out, default)
     with held(place):

@@ -58,7 +58,7 @@ def train_verb(  # noqa: PLR0913, PLR0917
     json: Json = False,
 ) -> None:
     """Train one of the document's networks sample by sample, and keep it in a folder."""
-    from bitwright.base.claims import held
+    from bitwright.base.places import held
     from bitwright.papers.bnn_soc.course import load_samples, run_course
     from bitwright.papers.bnn_soc.run_folder import save_run
     from bitwright.papers.bnn_soc.tables import curves_table
@@ -94,9 +94,9 @@ def ablate_verb(  # noqa: PLR0913, PLR0917
     json: Json = False,
 ) -> None:
     """Train with each trick changed alone: which of them matters, as a table and curves."""
-    from bitwright.base.claims import held
     from bitwright.base.errors import RecipeError
     from bitwright.base.files import atomic_write
+    from bitwright.base.places import held
     from bitwright.papers.bnn_soc.course import TRICKS, load_samples, run_course
     from bitwright.papers.bnn_soc.tables import courses_table, curves, curves_table
 
@@ -138,7 +138,7 @@ def shuffle_verb(
     """Write the data set with its training images in another order: train on it with
     `--set shuffle=none`, which reads them one after the other.
     """
-    from bitwright.base.claims import held
+    from bitwright.base.places import held
     from bitwright.papers.bnn_soc.course import load_samples, write_shuffled
 
     with held(out, force=force):
@@ -196,7 +196,7 @@ def lower_verb(
 ) -> None:
     """Make a design folder of a binarized network: `bitwright map`, `simulate`, `implement` it."""
     from bitwright.base.bounded import bounded
-    from bitwright.base.claims import held
+    from bitwright.base.places import held
     from bitwright.papers.bnn_soc.course import load_samples
     from bitwright.papers.bnn_soc.graph import make_design
 
@@ -246,7 +246,7 @@ def watch_verb(
     """Classify pictures as they come; those that the network is unsure of wait for a label."""
     from dataclasses import asdict
 
-    from bitwright.base.claims import held
+    from bitwright.base.places import held
     from bitwright.papers.bnn_soc.stream import folder_source, watch
 
     output, found = Output(json), []
@@ -269,7 +269,7 @@ def retrain_verb(
     force: Force = False,
 ) -> None:
     """Train a network on with the labels that somebody has written into the queue's labels.csv."""
-    from bitwright.base.claims import held
+    from bitwright.base.places import held
     from bitwright.papers.bnn_soc.run_folder import MODEL, PACKED
     from bitwright.papers.bnn_soc.stream import labelled, retrain
 
@@ -354,9 +354,9 @@ def kpi_verb(
     json: Json = False,
 ) -> None:
     """The document's six KPIs of trained networks: CPU, OpenCL, RTL, the board by its model."""
-    from bitwright.base.claims import held
     from bitwright.base.errors import RecipeError
     from bitwright.base.files import atomic_write
+    from bitwright.base.places import held
     from bitwright.papers.bnn_soc.course import load_samples
     from bitwright.papers.bnn_soc.kpi import kpi_charts, kpi_table, kpis_of
     from bitwright.papers.bnn_soc.run_folder import load_run

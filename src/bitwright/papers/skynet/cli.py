@@ -81,7 +81,7 @@ def search_verb(  # noqa: PLR0913, PLR0917 - each is one thing that a search is 
     What was measured is kept in the folder: a search that was stopped goes on there, and other
     strategies and seeds use it. The recipe of the chosen network lies there, too: build it.
     """
-    from bitwright.base.claims import held
+    from bitwright.base.places import held
     from bitwright.papers.skynet.search.run import SearchRequest, run_search
     from bitwright.papers.skynet.search.swarm import Bounds, Fitness, Settings
     from bitwright.pipeline.recipe import load_recipe
