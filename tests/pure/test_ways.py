@@ -262,3 +262,20 @@ def test_a_cache_that_cannot_be_looked_at_ends_no_command(place: str) -> None:
         env=env, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and "Traceback" not in done.stderr
+
+
+@root_only
+def test_a_space_of_users_without_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container that an ordinary user starts, ``/`` and ``/tmp`` are nobody's."""
+    nobody = int(Path("/proc/sys/kernel/overflowuid").read_text())
+    (tmp_path / "nobodys").mkdir()
+    os.chown(tmp_path / "nobodys", nobody, -1)
+    with pytest.raises(RunError, match="another user's"):
+        check_way(tmp_path / "nobodys" / "x")
+    read = Path.read_text
+
+    def mapped(self: Path, encoding: str | None = None) -> str:
+        return "1000 0 1\n" if self.name == "uid_map" else read(self, encoding)
+
+    monkeypatch.setattr(Path, "read_text", mapped)
+    check_way(tmp_path / "nobodys" / "x")

@@ -108,6 +108,22 @@ def test_the_old_folder_stays_until_the_new_one_is_there(
             (made / "b").write_bytes(b"2")
     assert (place / "sub" / "deep" / "a").read_bytes() == b"1"
     assert [entry.name for entry in tmp_path.iterdir()] == ["net"]
+    with monkeypatch.context() as patch:
+
+        def taken(self: Path, to: Path) -> Path:
+            rename(self, to)
+            if str(to).endswith(".old"):
+                (place / "his").mkdir(parents=True)
+            return to
+
+        patch.setattr(Path, "rename", taken)
+        with pytest.raises(RunError, match="is there now") as error, whole_folder(place) as made:
+            (made / "b").write_bytes(b"2")
+    (kept,) = tmp_path.glob(".net.*.old")  # what was there is lost in no case
+    assert (kept / "sub" / "deep" / "a").read_bytes() == b"1" and str(kept) in str(error.value)
+    (place / "his").rmdir()
+    place.rmdir()
+    kept.rename(place)
     with whole_folder(place) as made:
         (made / "b").write_bytes(b"2")
     assert [entry.name for entry in tmp_path.iterdir()] == ["net"]

@@ -102,7 +102,7 @@ def whole_folder(place: Path) -> Iterator[Path]:
         yield made
         beside = place.with_name(f".{place.name[:_NAME]}.{secrets.token_hex(6)}")
         make_folder(beside, anew=True)
-        old = beside.with_name(beside.name + ".old")
+        old, is_there = beside.with_name(beside.name + ".old"), False
         try:
             _copy_into(_opened(str(beside)), made)
             check_way(place)
@@ -110,19 +110,21 @@ def whole_folder(place: Path) -> Iterator[Path]:
                 place.rename(old)
             try:
                 beside.rename(place)  # an empty folder may be there, nothing else
+                is_there = True
             except OSError as error:
-                if os.path.lexists(old):
-                    old.rename(place)
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                     said = "is there now, and was not at the beginning: somebody has just made it"
-                    raise RunError(said, where=str(place), hint="name another place") from error
+                    kept = f"; what was there is in {old}" if os.path.lexists(old) else ""
+                    hint = f"name another place{kept}"
+                    raise RunError(said, where=str(place), hint=hint) from error
                 raise
         finally:
             clear_place(beside)
-            if os.path.lexists(place):
+            if is_there:
                 clear_place(old)
-            elif os.path.lexists(old):  # interrupted in between
-                old.rename(place)
+            elif os.path.lexists(old):
+                with suppress(OSError):  # it stays beside what somebody has put in its place
+                    old.rename(place)
 
 
 def _copy_into(handle: int, source: Path) -> None:
